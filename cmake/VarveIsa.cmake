@@ -1,0 +1,18 @@
+# Compiler flags: warnings for a target, instruction-set flags for the kernel files named *_avx2.cc and *_avx512.cc.
+# Everything else is plain x86-64, and no file may contract a*b+c on its own (spec section 1: one rounding an operation).
+
+function(varve_set_isa_flags)
+  foreach(source IN LISTS ARGN)
+    if(source MATCHES "_avx2\\.cc$")
+      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS -mavx2 -mfma -mf16c -mbmi2)
+    elseif(source MATCHES "_avx512\\.cc$")
+      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS
+        -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi
+        -mprefer-vector-width=512)
+    endif()
+  endforeach()
+endfunction()
+
+function(varve_set_warnings target)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -ffp-contract=off)
+endfunction()

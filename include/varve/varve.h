@@ -1,0 +1,201 @@
+/* varve: KV caches laid down in tiers of packed codes. The only ABI of the library.
+ *
+ * Conventions
+ *  1. Every function returns a varve_status unless it cannot fail; varve_last_error() has the text (thread-local), which
+ *     names the field and the value at fault. After a failure the object is as it was before the call.
+ *  2. Handles are opaque and belong to whoever created them; each *_create has a *_destroy that takes NULL.
+ *  3. Buffers are the caller's. Shapes are written [a][b][c] with the last axis contiguous; sizes carry their unit.
+ *  4. Parameter structs open with struct_size = sizeof(the struct), so that fields can be added at the end.
+ *  5. A handle may be used by one thread at a time; different handles are independent.
+ *  6. Nothing aborts, prints or throws past this header.
+ */
+#ifndef VARVE_VARVE_H_
+#define VARVE_VARVE_H_
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if defined(_WIN32)
+#define VARVE_API
+#else
+#define VARVE_API __attribute__((visibility("default")))
+#endif
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+
+typedef enum varve_status {
+  VARVE_OK = 0,
+  VARVE_ERROR_INVALID_ARGUMENT = 10,
+  VARVE_ERROR_UNKNOWN_SETTING = 11,
+  VARVE_ERROR_BAD_SETTING_VALUE = 12,
+  VARVE_ERROR_SHAPE_MISMATCH = 13,
+  VARVE_ERROR_NON_FINITE = 14,
+  VARVE_ERROR_INVALID_STATE = 20,
+  VARVE_ERROR_OUT_OF_MEMORY = 30,
+  VARVE_ERROR_SIZE_OVERFLOW = 31,
+  VARVE_ERROR_IO = 40,
+  VARVE_ERROR_BAD_FORMAT = 50,
+  VARVE_ERROR_CHECKSUM_MISMATCH = 51,
+  VARVE_ERROR_INCOMPATIBLE = 52,
+  VARVE_ERROR_UNSUPPORTED = 60
+} varve_status;
+
+/* Text of this thread's last failure; "" if none. Valid until the thread's next call. */
+VARVE_API const char* varve_last_error(void);
+
+/* Library version, "major.minor.patch". */
+VARVE_API const char* varve_version(void);
+
+/* Active kernel level: "scalar", "avx2" or "avx512" (VARVE_ISA caps it). */
+VARVE_API const char* varve_isa(void);
+
+/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+
+typedef struct varve_config varve_config;
+
+/* Default settings of method age_tiered. */
+VARVE_API varve_status varve_config_create(varve_config** out);
+VARVE_API void varve_config_destroy(varve_config* config);
+
+/* Sets one field by name ("method", "age_mid_boundary", "sink_tokens", ...). An unknown name or a value that does not
+ * parse is an error that lists what would be valid. A name may carry a layer range, "l0-1.age_bits_old_k" (design 7). */
+VARVE_API varve_status varve_config_set(varve_config* config, const char* key, const char* value);
+
+/* Sets "key=value,key=value"; all or nothing. */
+VARVE_API varve_status varve_config_set_list(varve_config* config, const char* assignments);
+
+/* safe, balanced, small or seed. Resets every field but the method's own choice to the preset's. */
+VARVE_API varve_status varve_config_preset(varve_config* config, const char* name);
+
+/* Value of a field as text into buffer (NUL-terminated); *needed gets the bytes it takes. */
+VARVE_API varve_status varve_config_get(const varve_config* config, const char* key, char* buffer, size_t capacity,
+                                        size_t* needed);
+
+/* Checks all fields together, as building a cache would (spec section 2.1). */
+VARVE_API varve_status varve_config_check(const varve_config* config);
+
+/* ---- Cell caches: one layer of a host that addresses its KV cache by cell (llama.cpp) ------------------------------ */
+
+typedef struct varve_cells varve_cells;
+
+typedef enum varve_side { VARVE_KEY = 0, VARVE_VALUE = 1 } varve_side;
+typedef enum varve_type { VARVE_F32 = 0, VARVE_F16 = 1, VARVE_BF16 = 2 } varve_type;
+
+/* How RoPE pairs the channels of a key head. */
+typedef enum varve_rope_kind {
+  VARVE_ROPE_NONE = 0,   /* each channel stands alone */
+  VARVE_ROPE_NORMAL = 1, /* pairs (2i, 2i+1): ggml mode 0 */
+  VARVE_ROPE_NEOX = 2    /* pairs (i, i+n_dims/2): ggml mode 2 */
+} varve_rope_kind;
+
+typedef struct varve_cells_params {
+  size_t struct_size;
+  int32_t n_cells;     /* cells in a stream, >= 1 */
+  int32_t n_streams;   /* >= 1; cell c of stream s has the global index s*n_cells + c */
+  int32_t n_kv_heads;  /* >= 1 */
+  int32_t head_dim_k;  /* >= 1 */
+  int32_t head_dim_v;  /* 0: no value rows are stored, attention takes the first channels of the keys (MLA) */
+  int32_t layer;       /* index for per-layer settings */
+  int32_t n_layers;
+  varve_rope_kind rope_kind;
+  int32_t n_rope_dims; /* channels that RoPE turns, <= head_dim_k */
+} varve_cells_params;
+
+VARVE_API varve_status varve_cells_create(const varve_config* config, const varve_cells_params* params,
+                                          varve_cells** out);
+VARVE_API void varve_cells_destroy(varve_cells* cells);
+
+/* The pairing may become known only with the first graph; before the first table is fitted it may still be set. */
+VARVE_API varve_status varve_cells_set_rope(varve_cells* cells, varve_rope_kind kind, int32_t n_rope_dims);
+
+/* Writes n rows of one side into the cells index[0..n). rows: `type` [n][n_kv_heads*head_dim], `row_stride_bytes` apart.
+ * positions (may be NULL): each token's position; without it the order of writing is the age. Blocks whose age allows it
+ * are demoted first, so the tokens of one call see each other at the recent tier's precision. All or nothing. */
+VARVE_API varve_status varve_cells_write(varve_cells* cells, varve_side side, const int64_t* index,
+                                         const int32_t* positions, const void* rows, varve_type type,
+                                         size_t row_stride_bytes, int32_t n, int32_t n_threads);
+
+/* Decodes rows of consecutive cells [first, first+n) with pending rotations applied. rows: `type`
+ * [n][n_kv_heads*head_dim]. Cells never written read as zeros. */
+VARVE_API varve_status varve_cells_read(const varve_cells* cells, varve_side side, int64_t first, int32_t n, void* rows,
+                                        varve_type type);
+
+/* As varve_cells_read for cells index[0..n). */
+VARVE_API varve_status varve_cells_gather(const varve_cells* cells, varve_side side, const int64_t* index, int32_t n,
+                                          void* rows, varve_type type);
+
+/* Moves packed rows between caches of one geometry, codes and side data alike: whole blocks keep their tier and bytes,
+ * ragged ends are decoded and written at the recent tier. Ranges may overlap. */
+VARVE_API varve_status varve_cells_copy(varve_cells* dst, int64_t dst_first, const varve_cells* src, int64_t src_first,
+                                        int32_t n, varve_side side);
+
+/* Forgets the given cells (both sides); they read as zeros and take no part in attention. */
+VARVE_API varve_status varve_cells_forget(varve_cells* cells, int64_t first, int32_t n);
+
+/* RoPE parameters of a shift, as ggml's ROPE operation has them. */
+typedef struct varve_rope_params {
+  size_t struct_size;
+  int32_t n_dims;
+  varve_rope_kind kind;
+  int32_t n_ctx_orig;
+  float freq_base, freq_scale, ext_factor, attn_factor, beta_fast, beta_slow;
+  const float* freq_factors; /* [n_dims/2] or NULL */
+} varve_rope_params;
+
+/* Turns the keys of cells [first, first+n) by delta[i] positions. The codes are not touched: the rotation stays pending
+ * and is applied to q at attention and to rows that are read, so any number of shifts is exact. */
+VARVE_API varve_status varve_cells_shift(varve_cells* cells, int64_t first, const int32_t* delta, int32_t n,
+                                         const varve_rope_params* rope);
+
+/* One attention call over `n_cells` cells of a stream, starting at its first cell. Strides in bytes. Semantics of ggml's
+ * FLASH_ATTN_EXT; V rows come from the value side (or the first head_dim_v channels of the keys). */
+typedef struct varve_attend_args {
+  size_t struct_size;
+  int32_t stream;
+  int32_t n_cells;
+  int32_t n_rows;     /* query tokens */
+  int32_t n_heads;    /* a multiple of n_kv_heads */
+  int32_t head_dim_v; /* width of an output row */
+  const float* q;     /* [n_rows][n_heads][head_dim_k] by strides */
+  size_t q_row_stride, q_head_stride;
+  const void* mask; /* f16 [n_rows][>= n_cells] by stride, or NULL */
+  size_t mask_row_stride, mask_head_stride;
+  int32_t mask_heads; /* head h uses mask plane h % mask_heads; 1 when all share one */
+  float scale, logit_softcap, max_bias;
+  const float* sinks; /* [n_heads] attention-sink logits, or NULL */
+  float* out;         /* [n_rows][n_heads][head_dim_v] by strides */
+  size_t out_row_stride, out_head_stride;
+  int32_t n_threads;
+} varve_attend_args;
+
+VARVE_API varve_status varve_cells_attend(varve_cells* cells, const varve_attend_args* args);
+
+#define VARVE_MAX_TIERS 4
+
+/* Figures of one layer; sums over streams. */
+typedef struct varve_cells_stats {
+  size_t struct_size;
+  int64_t n_tokens;                          /* cells written */
+  int64_t tier_tokens[VARVE_MAX_TIERS];      /* cells a tier: 0 recent, 1 mid, 2 old; 3: sinks kept exact */
+  uint64_t packed_bytes;                     /* held by the arena, slack included, plus tables and exact rows */
+  uint64_t payload_bytes;                    /* of them: codes, gains and exact rows of written blocks */
+  uint64_t f16_bytes;                        /* what f16 rows of the written cells would take */
+  uint64_t n_demotions, n_promotions;        /* blocks */
+  double append_seconds, retier_seconds, attend_seconds;
+} varve_cells_stats;
+
+VARVE_API varve_status varve_cells_get_stats(const varve_cells* cells, varve_cells_stats* out);
+
+/* Bytes that one layer with these parameters will hold once n_tokens have been written in order. */
+VARVE_API varve_status varve_cells_estimate(const varve_config* config, const varve_cells_params* params,
+                                            int64_t n_tokens, uint64_t* packed_bytes);
+
+#ifdef __cplusplus
+} /* extern "C" */
+#endif
+
+#endif /* VARVE_VARVE_H_ */
