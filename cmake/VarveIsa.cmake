@@ -1,14 +1,17 @@
 # Compiler flags: warnings for a target, instruction-set flags for the kernel files named *_avx2.cc and *_avx512.cc.
 # Everything else is plain x86-64, and no file may contract a*b+c on its own (spec section 1: one rounding an operation).
 
+set(varve_avx2_flags -mavx2 -mfma -mf16c -mbmi2)
+set(varve_avx512_flags ${varve_avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi
+  -mprefer-vector-width=512)
+
+# Properties of a source file are seen in one folder only: call it in each folder whose targets compile the file.
 function(varve_set_isa_flags)
   foreach(source IN LISTS ARGN)
     if(source MATCHES "_avx2\\.cc$")
-      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS -mavx2 -mfma -mf16c -mbmi2)
+      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS ${varve_avx2_flags} -fno-lto)
     elseif(source MATCHES "_avx512\\.cc$")
-      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS
-        -mavx2 -mfma -mf16c -mbmi2 -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi
-        -mprefer-vector-width=512)
+      set_property(SOURCE "${source}" APPEND PROPERTY COMPILE_OPTIONS ${varve_avx512_flags} -fno-lto)
     endif()
   endforeach()
 endfunction()
