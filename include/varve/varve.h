@@ -60,9 +60,12 @@ typedef struct varve_config varve_config;
 /* Default settings of method age_tiered. */
 VARVE_API varve_status varve_config_create(varve_config** out);
 VARVE_API void varve_config_destroy(varve_config* config);
+VARVE_API varve_status varve_config_clone(const varve_config* config, varve_config** out);
 
 /* Sets one field by name ("method", "age_mid_boundary", "sink_tokens", ...). An unknown name or a value that does not
- * parse is an error that lists what would be valid. A name may carry a layer range, "l0-1.age_bits_old_k" (design 7). */
+ * parse is an error that lists what would be valid; ranges are checked by varve_config_check and when a cache is built.
+ * A name may carry a layer range: "l3.method", "l0-1.age_bits_old_k", "first2.codec", "last2.sink_tokens". Integers are
+ * truncated ("7.9" is 7); an empty value unsets an optional field. */
 VARVE_API varve_status varve_config_set(varve_config* config, const char* key, const char* value);
 
 /* Sets "key=value,key=value"; all or nothing. */
@@ -77,6 +80,21 @@ VARVE_API varve_status varve_config_get(const varve_config* config, const char* 
 
 /* Checks all fields together, as building a cache would (spec section 2.1). */
 VARVE_API varve_status varve_config_check(const varve_config* config);
+
+/* One row of the table of settings. The texts live as long as the library. */
+typedef struct varve_field_info {
+  size_t struct_size;
+  const char* name;
+  const char* type;          /* "int", "int or none", "int list", "double", "double or none", "bool", "text", "choice" */
+  const char* default_value; /* "" : unset */
+  const char* range;         /* "1..16", "newest, oldest", ... */
+  const char* methods;       /* "all", "none" (only checked) or a comma list */
+  const char* help;
+  const char* cost; /* what a larger value, or the switch, costs */
+} varve_field_info;
+
+VARVE_API size_t varve_field_count(void);
+VARVE_API varve_status varve_field_get_info(size_t index, varve_field_info* out);
 
 /* ---- Cell caches: one layer of a host that addresses its KV cache by cell (llama.cpp) ------------------------------ */
 
