@@ -1,5 +1,6 @@
-// Encode, decode and demote rows of the per-token codecs (kF16, kRotated, kRopePair). The only door from the cache to
-// the pack and repack kernels. Every encoder is a fixed point: encode(decode(codes)) gives the same codes.
+// Encode, decode and demote rows of the per-token codecs (kF16, kRotated, kRopePair). The only door
+// from the cache to the pack and repack kernels. Every encoder is a fixed point:
+// encode(decode(codes)) gives the same codes.
 #ifndef VARVE_CODEC_BLOCK_CODEC_H_
 #define VARVE_CODEC_BLOCK_CODEC_H_
 
@@ -19,16 +20,20 @@ struct BlockCoding {
 
 /// Writes one token's row into slot `token` (0..31) of a block. row: f32 [n_kv_heads][head_dim].
 /// A row with a NaN or infinity gets a NaN gain and decodes to NaN.
-void EncodeRow(const BlockCoding& coding, int n_kv_heads, const float* row, int token, std::byte* block);
+void EncodeRow(const BlockCoding& coding, int n_kv_heads, const float* row, int token,
+               std::byte* block);
 
 /// Reads slot `token` of a block back. row: f32 [n_kv_heads][head_dim].
-void DecodeRow(const BlockCoding& coding, int n_kv_heads, const std::byte* block, int token, float* row);
+void DecodeRow(const BlockCoding& coding, int n_kv_heads, const std::byte* block, int token,
+               float* row);
 
-/// Decodes one head's whole payload. tile: f32 [32][head_dim].
-void DecodeHead(const BlockCoding& coding, const std::byte* head_payload, float* tile);
+/// Decodes the whole payload of KV head `head`. tile: f32 [32][head_dim].
+void DecodeHead(const BlockCoding& coding, int head, const std::byte* head_payload, float* tile);
 
-/// Re-encodes all 32 tokens of a block into another coding (demotion or promotion); src and dst do not overlap.
-void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads, const std::byte* src, std::byte* dst);
+/// Re-encodes all 32 tokens of a block into another coding (demotion or promotion); src and dst do
+/// not overlap.
+void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,
+                 const std::byte* src, std::byte* dst);
 
 }  // namespace varve
 

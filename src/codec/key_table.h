@@ -1,5 +1,6 @@
-// The table of the rope_pair codec: which width and scale each key channel has, one table a KV head and tier.
-// Fitted once from energies seen in the recent tier and kept with the cache (design section 1).
+// The table of the rope_pair codec: which width and scale each key channel has, one table a KV head
+// and tier. Fitted once from energies seen in the recent tier and kept with the cache (design
+// section 1).
 #ifndef VARVE_CODEC_KEY_TABLE_H_
 #define VARVE_CODEC_KEY_TABLE_H_
 
@@ -25,7 +26,8 @@ struct KeySegment {
   uint32_t byte_offset = 0;
 };
 
-/// Coding of one KV head's keys: stored position j holds channel `channel[j]` divided by `scale[j]` and the token's gain.
+/// Coding of one KV head's keys: stored position j holds channel `channel[j]` divided by `scale[j]`
+/// and the token's gain.
 struct KeyTable {
   int head_dim = 0;
   int n_segments = 0;
@@ -36,15 +38,18 @@ struct KeyTable {
 
 /// Sums over tokens, gathered while the keys are still in the recent tier.
 struct PairEnergies {
-  std::vector<double> key;    ///< [head_dim] sum of k^2 a channel
-  std::vector<double> query;  ///< [head_dim] sum of q^2 a channel, over the query heads of this KV head
+  std::vector<double> key;  ///< [head_dim] sum of k^2 a channel
+  std::vector<double>
+      query;  ///< [head_dim] sum of q^2 a channel, over the query heads of this KV head
   double n_keys = 0;
   double n_queries = 0;
 };
 
-/// Widths by reverse water-filling of energy(K) x energy(Q) a pair at `average_bits` over head_dim channels, in granules
-/// that the kernels take; scales from the pair's key energy. Without query energies all count alike.
-KeyTable FitKeyTable(const PairEnergies& energies, RopePairing pairing, int n_rope_dims, int head_dim, int average_bits);
+/// Widths by reverse water-filling of energy(K) x energy(Q) a pair at `average_bits` over head_dim
+/// channels, in granules that the kernels take; scales from the pair's key energy. Without query
+/// energies all count alike.
+KeyTable FitKeyTable(const PairEnergies& energies, RopePairing pairing, int n_rope_dims,
+                     int head_dim, int average_bits);
 
 }  // namespace varve
 

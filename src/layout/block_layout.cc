@@ -9,14 +9,15 @@ BlockLayout MakeBlockLayout(Scheme scheme, Side side, int head_dim) {
   layout.scheme = scheme;
   layout.side = side;
   layout.head_dim = head_dim;
+  layout.padded_dim = head_dim;
   const size_t block = kBlockTokens;
   if (scheme.codec == Codec::kF16) {
-    layout.padded_dim = head_dim;
     layout.code_bytes = RoundUp(block * static_cast<size_t>(head_dim) * 2, kLineBytes);
     return layout;
   }
-  layout.padded_dim = RoundUp(head_dim, side == Side::kKey ? 4 : 16);
-  layout.code_bytes = RoundUp(block * static_cast<size_t>(layout.padded_dim) * scheme.bits / 8, kLineBytes);
+  if (scheme.codec == Codec::kRotated)
+    layout.padded_dim = RoundUp(head_dim, Granule(side, scheme.bits));
+  layout.code_bytes = RoundUp(SegmentBytes(scheme.bits, layout.padded_dim), kLineBytes);
   layout.gain_bytes = block * 2;
   return layout;
 }

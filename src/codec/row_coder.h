@@ -1,0 +1,32 @@
+// One gain and a code a channel for one token's row of one head: what rotated and rope_pair share
+// once a row is in its codec's own coordinates.
+#ifndef VARVE_CODEC_ROW_CODER_H_
+#define VARVE_CODEC_ROW_CODER_H_
+
+#include <cstdint>
+#include <span>
+
+namespace varve {
+
+/// A run of stored channels of one width (row coordinates).
+struct CodeRun {
+  int bits = 0;
+  int first_channel = 0;
+  int n_channels = 0;  ///< without padding
+};
+
+/// Codes y ~ gain * level, y in levels of each channel's own codebook. y: [channels]; codes:
+/// [channels], written for every channel of the runs. Returns the gain as f16 bits, rounded to 10
+/// significant bits.
+///
+/// The gain is the least squares one for codes taken at the row's root mean square (runs of 8 bits
+/// only: the one that puts the largest element on level 127). Coding is a fixed point: for a row y
+/// = gain * level that this function made, also after its elements were rounded to f16 in any
+/// orthonormal coordinates (while gain >= 2^-15), it returns the same gain and codes. A row that is
+/// all zero has gain 0; one whose energy is not finite gain NaN; both get the code of level +0 or
+/// the least positive one throughout.
+uint16_t CodeRow(std::span<const CodeRun> runs, const float* y, uint8_t* codes);
+
+}  // namespace varve
+
+#endif  // VARVE_CODEC_ROW_CODER_H_
