@@ -1,5 +1,6 @@
 // What a ggml host finds in the library: ggml_backend_init, ggml_backend_score, and named functions
 // of the registration.
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -29,9 +30,23 @@ size_t StatsJson(char* buffer, size_t capacity) {
   return json.size() + 1;
 }
 
+/// int varve_configure(const char* method, const char* list, char* error, size_t capacity):
+/// settings of the caches made from now on. 0, or -1 with the reason in `error`.
+int Configure(const char* method, const char* list, char* error, size_t capacity) {
+  std::string reason;
+  if (GlobalSettings().Replace(method, list, &reason)) return 0;
+  if (error != nullptr && capacity > 0) {
+    const size_t n = std::min(reason.size(), capacity - 1);
+    std::memcpy(error, reason.data(), n);
+    error[n] = '\0';
+  }
+  return -1;
+}
+
 void* GetProcAddress(ggml_backend_reg_t, const char* name) {
   if (std::strcmp(name, "ggml_backend_set_n_threads") == 0)
     return reinterpret_cast<void*>(SetBackendThreads);
+  if (std::strcmp(name, "varve_configure") == 0) return reinterpret_cast<void*>(Configure);
   if (std::strcmp(name, "varve_stats_json") == 0) return reinterpret_cast<void*>(StatsJson);
   return nullptr;
 }

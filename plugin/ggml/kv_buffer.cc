@@ -15,6 +15,7 @@ constexpr size_t kAlignment = 64;
 constexpr int kDefaultThreads = 4;  // as ggml's CPU backend
 
 std::atomic<int> transfer_threads = kDefaultThreads;
+std::atomic<int64_t> next_buffer_id = 0;
 
 struct KvName {
   std::string tag;
@@ -150,6 +151,10 @@ size_t TypeAlignment(ggml_backend_buffer_type_t) { return kAlignment; }
 
 }  // namespace
 
+KvBuffer::KvBuffer() : id_(next_buffer_id++), config_(GlobalSettings().config()) {}
+
+int64_t NextBufferId() { return next_buffer_id; }
+
 ggml_status KvBuffer::InitTensor(const ggml_tensor* tensor, bool is_compute) {
   const auto offset =
       static_cast<size_t>(static_cast<const std::byte*>(tensor->data) - range_.base());
@@ -170,7 +175,7 @@ KvLayer* KvBuffer::LayerFor(const std::string& tag, int index) {
   for (const auto& layer : layers_) {
     if (layer->index() == index && layer->tag() == tag) return layer.get();
   }
-  layers_.push_back(std::make_unique<KvLayer>(index, tag, &range_, &mutex_));
+  layers_.push_back(std::make_unique<KvLayer>(index, tag, config_, &range_, &mutex_));
   int n_layers = 0;
   for (const auto& layer : layers_) n_layers = std::max(n_layers, layer->index() + 1);
   for (const auto& layer : layers_) layer->set_n_layers(n_layers);
@@ -221,7 +226,7 @@ void KvBuffer::Announce() {
   }
   const KvTensor& key = layers_.front()->tensor(VARVE_KEY);
   Say("active: method %s, %zu of %zu layers packed, %lld cells in %lld stream%s, kernels %s",
-      GlobalSettings().Get("method").c_str(), layers_.size() - n_plain, layers_.size(),
+      ConfigText(config(), "method").c_str(), layers_.size() - n_plain, layers_.size(),
       static_cast<long long>(key.n_cells), static_cast<long long>(key.n_streams),
       key.n_streams == 1 ? "" : "s", varve_isa());
   if (n_plain > 0) Say("%zu layers in plain storage, not packed: %s", n_plain, reason.c_str());

@@ -13,6 +13,7 @@
 #include "address_range.h"
 #include "ggml-backend-impl.h"
 #include "kv_layer.h"
+#include "settings.h"
 
 namespace varve::plugin {
 
@@ -27,7 +28,12 @@ struct KvRef {
 
 class KvBuffer {
  public:
-  KvBuffer() = default;
+  KvBuffer();
+
+  /// Counts the buffers of this process, so that figures can be told apart.
+  int64_t id() const { return id_; }
+  /// Settings of its caches: those in force when it was made.
+  const varve_config* config() const { return config_.get(); }
 
   bool Reserve(size_t bytes) { return range_.Reserve(bytes); }
   AddressRange& range() { return range_; }
@@ -48,11 +54,16 @@ class KvBuffer {
  private:
   KvLayer* LayerFor(const std::string& tag, int index);
 
+  const int64_t id_;
+  const ConfigPtr config_;
   AddressRange range_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<KvLayer>> layers_;
   std::atomic<bool> announced_ = false;
 };
+
+/// Identifier that the next buffer gets.
+int64_t NextBufferId();
 
 /// The one buffer type; its device is set by the device.
 ggml_backend_buffer_type_t KvBufferType();

@@ -5,7 +5,6 @@
 #include <numeric>
 
 #include "log.h"
-#include "settings.h"
 
 namespace varve::plugin {
 namespace {
@@ -41,8 +40,13 @@ bool ToVarveType(ggml_type type, varve_type* out) {
   }
 }
 
-KvLayer::KvLayer(int index, std::string tag, AddressRange* range, std::mutex* mutex)
-    : index_(index), tag_(std::move(tag)), range_(range), mutex_(mutex) {}
+KvLayer::KvLayer(int index, std::string tag, ConfigPtr config, AddressRange* range,
+                 std::mutex* mutex)
+    : index_(index),
+      tag_(std::move(tag)),
+      config_(std::move(config)),
+      range_(range),
+      mutex_(mutex) {}
 
 bool KvLayer::AddTensor(varve_side side, const ggml_tensor* declared, size_t offset) {
   const std::lock_guard lock(*mutex_);
@@ -169,7 +173,7 @@ bool KvLayer::SettleLocked() {
   params.rope_kind = rope_.kind;
   params.n_rope_dims = rope_.n_dims;
   varve_cells* cells = nullptr;
-  if (varve_cells_create(GlobalSettings().config(), &params, &cells) != VARVE_OK) {
+  if (varve_cells_create(config_.get(), &params, &cells) != VARVE_OK) {
     return MakePlainLocked(varve_last_error(), false);
   }
   cells_.reset(cells);

@@ -11,6 +11,7 @@
 
 #include "address_range.h"
 #include "geometry.h"
+#include "settings.h"
 #include "varve/varve.h"
 
 namespace varve::plugin {
@@ -39,7 +40,7 @@ enum class KvForm { kUndecided, kPacked, kPlain };
 /// Threads: every public function takes the buffer's lock.
 class KvLayer {
  public:
-  KvLayer(int index, std::string tag, AddressRange* range, std::mutex* mutex);
+  KvLayer(int index, std::string tag, ConfigPtr config, AddressRange* range, std::mutex* mutex);
 
   int index() const { return index_; }
   const std::string& tag() const { return tag_; }
@@ -112,6 +113,7 @@ class KvLayer {
 
   const int index_;
   const std::string tag_;
+  const ConfigPtr config_;
   AddressRange* const range_;
   std::mutex* const mutex_;
   int n_layers_ = 1;

@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <cstdarg>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 
 namespace varve::plugin {
 
 void Say(const char* format, ...) {
+  static const bool quiet = std::getenv("VARVE_QUIET") != nullptr;
+  if (quiet) return;
   char line[1024] = "varve: ";
   const size_t prefix = std::strlen(line);
   va_list args;

@@ -4,7 +4,8 @@
 
 namespace varve::plugin {
 
-/// Writes "varve: <text>\n" in one call, so lines of several threads do not mix.
+/// Writes "varve: <text>\n" in one call, so lines of several threads do not mix. Nothing when
+/// VARVE_QUIET is set: a host that shows the figures itself.
 __attribute__((format(printf, 1, 2))) void Say(const char* format, ...);
 
 }  // namespace varve::plugin

@@ -16,6 +16,10 @@ const char* NonEmptyEnvironment(const char* name) {
   return value != nullptr && *value != '\0' ? value : nullptr;
 }
 
+void Destroy(const varve_config* config) {
+  varve_config_destroy(const_cast<varve_config*>(config));
+}
+
 bool Refused(const char* variable, const char* value, varve_status status) {
   if (status == VARVE_OK) return false;
   Say("%s=%s is refused, the host keeps its own cache: %s", variable, value, varve_last_error());
@@ -30,7 +34,7 @@ bool Settings::ReadEnvironment() {
     Say("cannot make default settings, the host keeps its own cache: %s", varve_last_error());
     return false;
   }
-  config_.reset(config);
+  config_ = ConfigPtr(config, Destroy);
   if (const char* preset = NonEmptyEnvironment("VARVE_PRESET")) {
     if (Refused("VARVE_PRESET", preset, varve_config_preset(config, preset))) return false;
   }
@@ -43,13 +47,32 @@ bool Settings::ReadEnvironment() {
   return !Refused("VARVE_SET", list != nullptr ? list : "(unset)", varve_config_check(config));
 }
 
-std::string Settings::Get(const char* key) const {
+bool Settings::Replace(const char* method, const char* list, std::string* error) {
+  varve_config* config = nullptr;
+  varve_status status = varve_config_create(&config);
+  const ConfigPtr made(config, Destroy);
+  if (status == VARVE_OK) status = varve_config_set(config, "method", method);
+  if (status == VARVE_OK) status = varve_config_set_list(config, list);
+  if (status == VARVE_OK) status = varve_config_check(config);
+  if (status != VARVE_OK) {
+    *error = varve_last_error();
+    return false;
+  }
+  const std::lock_guard lock(mutex_);
+  config_ = made;
+  return true;
+}
+
+ConfigPtr Settings::config() const {
+  const std::lock_guard lock(mutex_);
+  return config_;
+}
+
+std::string ConfigText(const varve_config* config, const char* key) {
   size_t needed = 0;
-  if (varve_config_get(config_.get(), key, nullptr, 0, &needed) != VARVE_OK && needed == 0)
-    return {};
+  if (varve_config_get(config, key, nullptr, 0, &needed) != VARVE_OK && needed == 0) return {};
   std::string text(needed, '\0');
-  if (varve_config_get(config_.get(), key, text.data(), text.size(), &needed) != VARVE_OK)
-    return {};
+  if (varve_config_get(config, key, text.data(), text.size(), &needed) != VARVE_OK) return {};
   text.resize(text.find('\0') == std::string::npos ? text.size() : text.find('\0'));
   return text;
 }
@@ -66,7 +89,7 @@ double Settings::F16Ratio() const {
   params.rope_kind = VARVE_ROPE_NEOX;
   params.n_rope_dims = kTypicalHeadDim;
   uint64_t packed_bytes = 0;
-  if (varve_cells_estimate(config_.get(), &params, kTypicalTokens, &packed_bytes) != VARVE_OK ||
+  if (varve_cells_estimate(config().get(), &params, kTypicalTokens, &packed_bytes) != VARVE_OK ||
       packed_bytes == 0) {
     return 1.0;
   }

@@ -3,30 +3,38 @@
 #define VARVE_PLUGIN_GGML_SETTINGS_H_
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "varve/varve.h"
 
 namespace varve::plugin {
 
-struct ConfigDeleter {
-  void operator()(varve_config* config) const { varve_config_destroy(config); }
-};
+/// Settings that a cache keeps for its life, whatever later ones get.
+using ConfigPtr = std::shared_ptr<const varve_config>;
+
+/// A field of a configuration as text, "" if there is no such field.
+std::string ConfigText(const varve_config* config, const char* key);
 
 class Settings {
  public:
   /// Reads the environment. On failure says why in one line and returns false.
   bool ReadEnvironment();
 
-  const varve_config* config() const { return config_.get(); }
-  std::string Get(const char* key) const;  ///< value as text, "" if there is no such field
+  /// Method and "key=value,..." of the caches made from now on. On failure says why and changes
+  /// nothing.
+  bool Replace(const char* method, const char* list, std::string* error);
+
+  ConfigPtr config() const;
+  std::string Get(const char* key) const { return ConfigText(config().get(), key); }
 
   /// Bytes that f16 would take over bytes that the method takes, at a long context of a common
   /// shape.
   double F16Ratio() const;
 
  private:
-  std::unique_ptr<varve_config, ConfigDeleter> config_;
+  mutable std::mutex mutex_;
+  ConfigPtr config_;
 };
 
 /// The process's settings; lives until the process ends.

@@ -28,6 +28,9 @@ constexpr std::array<const char*, VARVE_MAX_TIERS> kTierNames = {"recent", "mid"
 /// Figures of one buffer; tokens are those of one layer (the mean over packed layers).
 struct CacheFigures {
   bool open = true;
+  int64_t id = 0;
+  std::string method;
+  std::string layers_json;  ///< one object a packed layer
   int n_layers = 0;
   int n_plain = 0;
   std::string plain_reason;
@@ -72,8 +75,34 @@ State& Global() {
   return *state;
 }
 
+std::string TierTokensJson(const int64_t* tier_tokens) {
+  std::string json = "{";
+  for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
+    json += std::string(tier == 0 ? "\"" : ", \"") + kTierNames[tier] +
+            "\": " + std::to_string(tier_tokens[tier]);
+  }
+  return json + "}";
+}
+
+std::string LayerJson(int layer, const varve_cells_stats& stats) {
+  char text[512];
+  std::snprintf(
+      text, sizeof(text),
+      "{\"layer\": %d, \"tokens\": %lld, \"packed_bytes\": %llu, \"payload_bytes\": %llu, "
+      "\"f16_bytes\": %llu, \"append_seconds\": %.6f, \"retier_seconds\": %.6f, "
+      "\"attend_seconds\": %.6f, \"tier_tokens\": ",
+      layer, static_cast<long long>(stats.n_tokens),
+      static_cast<unsigned long long>(stats.packed_bytes),
+      static_cast<unsigned long long>(stats.payload_bytes),
+      static_cast<unsigned long long>(stats.f16_bytes), stats.append_seconds, stats.retier_seconds,
+      stats.attend_seconds);
+  return text + TierTokensJson(stats.tier_tokens) + "}";
+}
+
 CacheFigures Collect(const KvBuffer& buffer) {
   CacheFigures figures;
+  figures.id = buffer.id();
+  figures.method = ConfigText(buffer.config(), "method");
   int64_t n_packed = 0;
   for (const auto& layer : buffer.layers()) {
     const KvTensor& key = layer->tensor(VARVE_KEY);
@@ -98,6 +127,7 @@ CacheFigures Collect(const KvBuffer& buffer) {
     figures.f16_bytes += stats.f16_bytes;
     figures.n_demotions += stats.n_demotions;
     figures.n_promotions += stats.n_promotions;
+    figures.layers_json += (n_packed == 1 ? "" : ", ") + LayerJson(layer->index(), stats);
     figures.append_seconds += stats.append_seconds;
     figures.retier_seconds += stats.retier_seconds;
     figures.attend_seconds += stats.attend_seconds;
@@ -123,8 +153,8 @@ void SayFigures(const CacheFigures& figures) {
     }
     Say("method %s, %d layers, %lld tokens (%s), %.2f MiB held, %.2f bits an element, f16 would "
         "hold %.2f MiB",
-        GlobalSettings().Get("method").c_str(), n_packed, static_cast<long long>(figures.n_tokens),
-        tiers.c_str(), Mib(figures.packed_bytes), figures.BitsPerElement(), Mib(figures.f16_bytes));
+        figures.method.c_str(), n_packed, static_cast<long long>(figures.n_tokens), tiers.c_str(),
+        Mib(figures.packed_bytes), figures.BitsPerElement(), Mib(figures.f16_bytes));
   }
   if (figures.n_plain > 0) {
     Say("%d layers not packed, %.2f MiB declared: %s", figures.n_plain, Mib(figures.plain_bytes),
@@ -145,7 +175,7 @@ std::string FiguresJson(const CacheFigures& figures) {
   char text[1024];
   std::snprintf(
       text, sizeof(text),
-      "{\"open\": %s, \"layers\": %d, \"plain_layers\": %d, \"cells\": %lld, \"streams\": %lld, "
+      ", \"open\": %s, \"layers\": %d, \"plain_layers\": %d, \"cells\": %lld, \"streams\": %lld, "
       "\"tokens\": %lld, \"packed_bytes\": %llu, \"payload_bytes\": %llu, \"f16_bytes\": %llu, "
       "\"declared_bytes\": %llu, \"plain_bytes\": %llu, \"bits_per_element\": %.4f, \"demotions\": "
       "%llu, "
@@ -162,13 +192,11 @@ std::string FiguresJson(const CacheFigures& figures) {
       static_cast<unsigned long long>(figures.n_demotions),
       static_cast<unsigned long long>(figures.n_promotions), figures.append_seconds,
       figures.retier_seconds, figures.attend_seconds);
-  std::string json = text;
-  json += ", \"tier_tokens\": {";
-  for (size_t tier = 0; tier < kTierNames.size(); ++tier) {
-    json += (tier == 0 ? "" : ", ") + Quoted(kTierNames[tier]) + ": " +
-            std::to_string(figures.tier_tokens[tier]);
-  }
-  return json + "}, \"plain_reason\": " + Quoted(figures.plain_reason) + "}";
+  return std::string("{\"id\": ") + std::to_string(figures.id) +
+         ", \"method\": " + Quoted(figures.method) + text +
+         ", \"tier_tokens\": " + TierTokensJson(figures.tier_tokens.data()) +
+         ", \"layer_figures\": [" + figures.layers_json +
+         "], \"plain_reason\": " + Quoted(figures.plain_reason) + "}";
 }
 
 // Open buffers with a KV cache, then the closed ones. The caller holds the lock.
@@ -184,7 +212,8 @@ std::vector<CacheFigures> CollectAll(const State& state) {
 std::string JsonLocked(const State& state) {
   std::string json = "{\"varve\": " + Quoted(varve_version()) +
                      ", \"method\": " + Quoted(GlobalSettings().Get("method")) +
-                     ", \"kernels\": " + Quoted(varve_isa()) + ", \"caches\": [";
+                     ", \"kernels\": " + Quoted(varve_isa()) +
+                     ", \"next_id\": " + std::to_string(NextBufferId()) + ", \"caches\": [";
   bool first = true;
   for (const CacheFigures& figures : CollectAll(state)) {
     json += (first ? "" : ", ") + FiguresJson(figures);
