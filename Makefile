@@ -29,8 +29,8 @@ test:
 	@scripts/setup_deps.sh build lint bench
 	@python3 scripts/run_tests.py
 
-test-models: build
-	@scripts/setup_models.sh smollm2 gemma qwen text
+test-models:
+	@scripts/setup_deps.sh build bench
 	@python3 scripts/run_tests.py --only models
 
 bench: build
