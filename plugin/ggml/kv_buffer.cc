@@ -25,15 +25,14 @@ struct KvName {
 
 // cache_<tag>k_l<layer> or cache_<tag>v_l<layer>
 std::optional<KvName> ParseKvName(const std::string& name) {
-  constexpr const char kPrefix[] = "cache_";
-  if (name.rfind(kPrefix, 0) != 0) return std::nullopt;
+  if (name.rfind(kCachePrefix, 0) != 0) return std::nullopt;
   const size_t digits = name.find_last_not_of("0123456789") + 1;
-  if (digits == name.size() || name.size() - digits > 6 || digits < sizeof(kPrefix) - 1 + 3)
+  if (digits == name.size() || name.size() - digits > 6 || digits < sizeof(kCachePrefix) - 1 + 3)
     return std::nullopt;
   const std::string middle = name.substr(digits - 3, 3);
   if (middle != "k_l" && middle != "v_l") return std::nullopt;
   KvName parsed;
-  parsed.tag = name.substr(sizeof(kPrefix) - 1, digits - 3 - (sizeof(kPrefix) - 1));
+  parsed.tag = name.substr(sizeof(kCachePrefix) - 1, digits - 3 - (sizeof(kCachePrefix) - 1));
   parsed.side = middle[0] == 'k' ? VARVE_KEY : VARVE_VALUE;
   parsed.layer = std::stoi(name.substr(digits));
   return parsed;

@@ -17,6 +17,9 @@
 
 namespace varve::plugin {
 
+/// How llama.cpp's names of cache tensors begin.
+inline constexpr char kCachePrefix[] = "cache_";
+
 /// A tensor, or a view of one, that lies in a KV tensor.
 struct KvRef {
   KvTensor* tensor = nullptr;

@@ -1,6 +1,7 @@
 #include "kv_support.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "host_cpu.h"
 #include "op_shapes.h"
@@ -14,10 +15,16 @@ struct Operands {
   bool reads_foreign = false;  ///< an input lies where neither we nor the CPU backend can read it
 };
 
+// A tensor of a cache: not compute memory, not a weight. A memory fit puts caches and asks about
+// weights in empty buffers of ours, so there the name tells.
 bool IsOurs(const ggml_tensor* tensor) {
   ggml_backend_buffer_t buffer = BufferOf(tensor);
-  return buffer != nullptr && IsKvBufferType(buffer->buft) &&
-         buffer->usage != GGML_BACKEND_BUFFER_USAGE_COMPUTE;
+  if (buffer == nullptr || !IsKvBufferType(buffer->buft)) return false;
+  if (buffer->context == nullptr) {
+    const ggml_tensor* root = tensor->view_src != nullptr ? tensor->view_src : tensor;
+    return std::strncmp(root->name, kCachePrefix, std::strlen(kCachePrefix)) == 0;
+  }
+  return buffer->usage == GGML_BACKEND_BUFFER_USAGE_ANY;
 }
 
 Operands Classify(const ggml_tensor* op) {
