@@ -76,6 +76,9 @@ void DeviceProps(ggml_backend_dev_t device, ggml_backend_dev_props* props) {
   props->type = DeviceType(device);
   DeviceMemory(device, &props->memory_free, &props->memory_total);
   props->caps = {};
+  // Weights never come here; a no would make llama.cpp read the file into memory instead of mapping
+  // it.
+  props->caps.mmap_support = true;
 }
 
 ggml_backend_t InitBackend(ggml_backend_dev_t device, const char*) {

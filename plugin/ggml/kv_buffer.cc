@@ -224,11 +224,17 @@ void KvBuffer::Announce() {
     if (n_plain++ == 0) reason = layer->plain_reason();
   }
   const KvTensor& key = layers_.front()->tensor(VARVE_KEY);
-  Say("active: method %s, %zu of %zu layers packed, %lld cells in %lld stream%s, kernels %s",
-      ConfigText(config(), "method").c_str(), layers_.size() - n_plain, layers_.size(),
-      static_cast<long long>(key.n_cells), static_cast<long long>(key.n_streams),
-      key.n_streams == 1 ? "" : "s", varve_isa());
-  if (n_plain > 0) Say("%zu layers in plain storage, not packed: %s", n_plain, reason.c_str());
+  const size_t n_packed = layers_.size() - n_plain;
+  if (n_packed > 0) {
+    Say("active: method %s, %zu of %zu layers packed, %lld cells in %lld stream%s, kernels %s",
+        ConfigText(config(), "method").c_str(), n_packed, layers_.size(),
+        static_cast<long long>(key.n_cells), static_cast<long long>(key.n_streams),
+        key.n_streams == 1 ? "" : "s", varve_isa());
+  }
+  if (n_plain > 0) {
+    Say("%s: %zu of %zu layers in plain storage, not packed: %s",
+        n_packed > 0 ? "in part" : "not active", n_plain, layers_.size(), reason.c_str());
+  }
 }
 
 ggml_backend_buffer_type_t KvBufferType() {

@@ -56,6 +56,10 @@ TEST(SupportsOp, DeviceReport) {
   EXPECT_GT(free_bytes, 0u);
   EXPECT_GE(total_bytes, free_bytes);
   EXPECT_EQ(ggml_backend_dev_type(VarveDevice()), GGML_BACKEND_DEVICE_TYPE_GPU);
+  ggml_backend_dev_props props;
+  ggml_backend_dev_get_props(VarveDevice(), &props);
+  EXPECT_TRUE(props.caps.mmap_support);  // llama.cpp maps the model file only then
+  EXPECT_FALSE(props.caps.async);
 }
 
 // Random views of K in random operations: whatever the scheduler does with them, the values are
