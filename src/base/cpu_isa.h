@@ -4,7 +4,8 @@
 
 namespace varve {
 
-/// Kernel levels, weakest first. kAvx2 needs AVX2+FMA+F16C; kAvx512 needs F, BW, DQ, VL, VNNI, VBMI.
+/// Kernel levels, weakest first. kAvx2 needs AVX2+FMA+F16C; kAvx512 needs F, BW, DQ, VL, VNNI,
+/// VBMI.
 enum class Isa { kScalar = 0, kAvx2 = 1, kAvx512 = 2 };
 
 /// The best level that CPU and operating system support, whatever VARVE_ISA says.

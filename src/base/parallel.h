@@ -1,4 +1,5 @@
-// The one place that starts threads: OpenMP, so that inside llama.cpp the pool is the host's own libgomp.
+// The one place that starts threads: OpenMP, so that inside llama.cpp the pool is the host's own
+// libgomp.
 #ifndef VARVE_BASE_PARALLEL_H_
 #define VARVE_BASE_PARALLEL_H_
 

@@ -1,4 +1,5 @@
-// Error values used everywhere inside the library: nothing below the C API throws, prints or aborts.
+// Error values used everywhere inside the library: nothing below the C API throws, prints or
+// aborts.
 #ifndef VARVE_BASE_STATUS_H_
 #define VARVE_BASE_STATUS_H_
 
@@ -62,8 +63,8 @@ class [[nodiscard]] Result {
 
 }  // namespace varve
 
-#define VARVE_RETURN_IF_ERROR(expr)                        \
-  do {                                                     \
+#define VARVE_RETURN_IF_ERROR(expr)                                                        \
+  do {                                                                                     \
     if (::varve::Status varve_status_ = (expr); !varve_status_.ok()) return varve_status_; \
   } while (false)
 
