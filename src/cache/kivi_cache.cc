@@ -13,7 +13,7 @@ class KiviCache final : public GroupedCache {
   explicit KiviCache(const Settings& settings) : GroupedCache(settings, Plan(settings)) {}
 
  protected:
-  int bits() const { return settings().bit_width_inlier[0]; }
+  int bits() const { return settings().bit_width_inlier.values[0]; }
 
   Status MakeCoder(Side side, std::unique_ptr<GroupCoder>* coder) const override {
     const int size = settings().kivi_group_size;
