@@ -8,40 +8,19 @@
 // Why inline assembly: g++ 12 copies and spills accumulators of _mm512_dpbusd_epi32 round loops.
 #include <immintrin.h>
 
+#include "kernels/lines_avx512.h"
 #include "kernels/pv/pv.h"
-#include "layout/levels.h"
 
 namespace varve {
 namespace {
 
-#define VARVE_INLINE __attribute__((always_inline)) inline
+using Codes = Tables<0>;
 
-constexpr int kLine = 64;
 constexpr int kTokenQuads = 8;
-
-constexpr LevelTable kTable2a = MakeLevelTable(2, 0, 0);
-constexpr LevelTable kTable2b = MakeLevelTable(2, 2, 0);
-constexpr LevelTable kTable2c = MakeLevelTable(2, 4, 0);
-constexpr LevelTable kTable3a = MakeLevelTable(3, 0, 0);
-constexpr LevelTable kTable3b = MakeLevelTable(3, 3, 0);
-constexpr LevelTable kTable4 = MakeLevelTable(4, 0, 0);
-
-VARVE_INLINE __m512i Load(const uint8_t* p) { return _mm512_loadu_si512(p); }
-
-VARVE_INLINE __m512i Look(const LevelTable& table, __m512i index) {
-  return _mm512_permutexvar_epi8(index, _mm512_load_si512(table.entry));
-}
 
 /// acc += sum of 4 products of the weights (unsigned) and levels (signed).
 VARVE_INLINE void Dot(__m512i& acc, __m512i weights, __m512i levels) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(weights), "v"(levels));
-}
-
-/// The fourth 6-bit field: the top two bits of three lines.
-VARVE_INLINE __m512i Spare(__m512i a, __m512i b, __m512i c) {
-  const __m512i low = _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), _mm512_srli_epi16(a, 6),
-                                                _mm512_srli_epi16(b, 4), 0xca);
-  return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), low, _mm512_srli_epi16(c, 2), 0xca);
 }
 
 /// The eight product lines of one vector of channels. Line<t>() of successive t.
@@ -67,8 +46,8 @@ struct Vector<4> {
       : line{Load(at), Load(at + kLine), Load(at + 2 * kLine), Load(at + 3 * kLine)} {}
   template <int t>
   VARVE_INLINE __m512i Line() const {
-    if constexpr (t % 2 == 0) return Look(kTable4, line[t / 2]);
-    return Look(kTable4, _mm512_srli_epi16(line[t / 2], 4));
+    if constexpr (t % 2 == 0) return Look(Codes::k4, line[t / 2]);
+    return Look(Codes::k4, _mm512_srli_epi16(line[t / 2], 4));
   }
 };
 
@@ -82,7 +61,7 @@ struct Vector<3> {
   }
   template <int t>
   VARVE_INLINE __m512i Line() const {
-    return Look(t % 2 == 0 ? kTable3a : kTable3b, line[t / 2]);
+    return Look(t % 2 == 0 ? Codes::k3a : Codes::k3b, line[t / 2]);
   }
 };
 
@@ -93,8 +72,8 @@ struct Vector<2> {
   VARVE_INLINE explicit Vector(const uint8_t* at) : line{Load(at), Load(at + kLine)} {}
   template <int t>
   VARVE_INLINE __m512i Line() const {
-    if constexpr (t % 4 == 3) return Look(kTable2a, _mm512_srli_epi16(line[t / 4], 6));
-    return Look(t % 4 == 0 ? kTable2a : t % 4 == 1 ? kTable2b : kTable2c, line[t / 4]);
+    if constexpr (t % 4 == 3) return Look(Codes::k2a, _mm512_srli_epi16(line[t / 4], 6));
+    return Look(t % 4 == 0 ? Codes::k2a : t % 4 == 1 ? Codes::k2b : Codes::k2c, line[t / 4]);
   }
 };
 
@@ -242,7 +221,5 @@ void PvAvx512(const PvArgs& args) {
       return Block<8>(args);
   }
 }
-
-#undef VARVE_INLINE
 
 }  // namespace varve

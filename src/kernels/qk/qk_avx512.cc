@@ -15,29 +15,13 @@
 // Why inline assembly: g++ 12 copies and spills accumulators of _mm512_dpbusd_epi32 round loops.
 #include <immintrin.h>
 
+#include "kernels/lines_avx512.h"
 #include "kernels/qk/qk.h"
-#include "layout/levels.h"
 
 namespace varve {
 namespace {
 
-#define VARVE_INLINE __attribute__((always_inline)) inline
-
-constexpr int kLine = 64;
-
-constexpr LevelTable kTable2a = MakeLevelTable(2, 0, 128);
-constexpr LevelTable kTable2b = MakeLevelTable(2, 2, 128);
-constexpr LevelTable kTable2c = MakeLevelTable(2, 4, 128);
-constexpr LevelTable kTable3a = MakeLevelTable(3, 0, 128);
-constexpr LevelTable kTable3b = MakeLevelTable(3, 3, 128);
-constexpr LevelTable kTable4 = MakeLevelTable(4, 0, 128);
-constexpr LevelTable kTable6 = MakeLevelTable(6, 0, 128);
-
-VARVE_INLINE __m512i Load(const uint8_t* p) { return _mm512_loadu_si512(p); }
-
-VARVE_INLINE __m512i Look(const LevelTable& table, __m512i index) {
-  return _mm512_permutexvar_epi8(index, _mm512_load_si512(table.entry));
-}
+using Codes = Tables<128>;
 
 /// acc += sum of 4 products of k (unsigned) and the broadcast dword at q (signed).
 VARVE_INLINE void Dot(__m512i& acc, __m512i k, const int32_t* q) {
@@ -65,13 +49,6 @@ struct Sums {
     return acc[0][n][t][half];
   }
 };
-
-/// The fourth 6-bit field: the top two bits of three lines.
-VARVE_INLINE __m512i Spare(__m512i a, __m512i b, __m512i c) {
-  const __m512i low = _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), _mm512_srli_epi16(a, 6),
-                                                _mm512_srli_epi16(b, 4), 0xca);
-  return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), low, _mm512_srli_epi16(c, 2), 0xca);
-}
 
 struct Prefetch {
   const uint8_t* next;
@@ -104,23 +81,23 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
     case 4:
       for (; quads >= 2; quads -= 2, line += 2 * kLine, q += 2 * kStep) {
         const __m512i a = Load(line);
-        sums.Quad(0, Look(kTable4, a), Look(kTable4, _mm512_srli_epi16(a, 4)), q);
+        sums.Quad(0, Look(Codes::k4, a), Look(Codes::k4, _mm512_srli_epi16(a, 4)), q);
         prefetch.One();
         const __m512i b = Load(line + kLine);
-        sums.Quad(1, Look(kTable4, b), Look(kTable4, _mm512_srli_epi16(b, 4)), q + kStep);
+        sums.Quad(1, Look(Codes::k4, b), Look(Codes::k4, _mm512_srli_epi16(b, 4)), q + kStep);
       }
       if (quads > 0) {
         const __m512i a = Load(line);
-        sums.Quad(0, Look(kTable4, a), Look(kTable4, _mm512_srli_epi16(a, 4)), q);
+        sums.Quad(0, Look(Codes::k4, a), Look(Codes::k4, _mm512_srli_epi16(a, 4)), q);
         q += kStep;
       }
       break;
     case 2:
       for (; quads > 0; quads -= 2, line += kLine, q += 2 * kStep) {
         const __m512i a = Load(line);
-        sums.Quad(0, Look(kTable2a, a), Look(kTable2b, a), q);
+        sums.Quad(0, Look(Codes::k2a, a), Look(Codes::k2b, a), q);
         prefetch.One();
-        sums.Quad(1, Look(kTable2c, a), Look(kTable2a, _mm512_srli_epi16(a, 6)), q + kStep);
+        sums.Quad(1, Look(Codes::k2c, a), Look(Codes::k2a, _mm512_srli_epi16(a, 6)), q + kStep);
       }
       break;
     case 6:
@@ -128,9 +105,9 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
         const __m512i a = Load(line);
         const __m512i b = Load(line + kLine);
         const __m512i c = Load(line + 2 * kLine);
-        sums.Quad(0, Look(kTable6, a), Look(kTable6, b), q);
+        sums.Quad(0, Look(Codes::k6, a), Look(Codes::k6, b), q);
         prefetch.One();
-        sums.Quad(1, Look(kTable6, c), Look(kTable6, Spare(a, b, c)), q + kStep);
+        sums.Quad(1, Look(Codes::k6, c), Look(Codes::k6, Spare(a, b, c)), q + kStep);
       }
       break;
     default:
@@ -138,13 +115,13 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
         const __m512i a = Load(line);
         const __m512i b = Load(line + kLine);
         const __m512i c = Load(line + 2 * kLine);
-        sums.Quad(0, Look(kTable3a, a), Look(kTable3b, a), q);
+        sums.Quad(0, Look(Codes::k3a, a), Look(Codes::k3b, a), q);
         prefetch.One();
-        sums.Quad(1, Look(kTable3a, b), Look(kTable3b, b), q + kStep);
-        sums.Quad(0, Look(kTable3a, c), Look(kTable3b, c), q + 2 * kStep);
+        sums.Quad(1, Look(Codes::k3a, b), Look(Codes::k3b, b), q + kStep);
+        sums.Quad(0, Look(Codes::k3a, c), Look(Codes::k3b, c), q + 2 * kStep);
         prefetch.One();
         const __m512i spare = Spare(a, b, c);
-        sums.Quad(1, Look(kTable3a, spare), Look(kTable3b, spare), q + 3 * kStep);
+        sums.Quad(1, Look(Codes::k3a, spare), Look(Codes::k3b, spare), q + 3 * kStep);
       }
   }
   return q;
@@ -289,7 +266,5 @@ void QkPackAvx512(const QkPackArgs& args) {
     args.queries->start[n][2] = -128 * _mm512_reduce_add_epi32(narrow_sum);
   }
 }
-
-#undef VARVE_INLINE
 
 }  // namespace varve

@@ -9,9 +9,7 @@
 namespace varve {
 namespace {
 
-#define VARVE_INLINE __attribute__((always_inline)) inline
-
-VARVE_INLINE __m512 Exp2(__m512 x) {
+__attribute__((always_inline)) inline __m512 Exp2(__m512 x) {
   x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 r = _mm512_sub_ps(x, whole);
@@ -21,7 +19,7 @@ VARVE_INLINE __m512 Exp2(__m512 x) {
   return _mm512_scalef_ps(p, whole);
 }
 
-VARVE_INLINE __m512 Tanh(__m512 x) {
+__attribute__((always_inline)) inline __m512 Tanh(__m512 x) {
   const __m512 magnitude = _mm512_abs_ps(x);
   const __m512 e = Exp2(_mm512_min_ps(_mm512_mul_ps(magnitude, _mm512_set1_ps(2.8853900817779268f)),
                                       _mm512_set1_ps(60.0f)));
@@ -33,17 +31,21 @@ VARVE_INLINE __m512 Tanh(__m512 x) {
 }
 
 struct Max {
-  static VARVE_INLINE __m512 Of(__m512 a, __m512 b) { return _mm512_max_ps(a, b); }
+  static __attribute__((always_inline)) inline __m512 Of(__m512 a, __m512 b) {
+    return _mm512_max_ps(a, b);
+  }
 };
 
 struct Add {
-  static VARVE_INLINE __m512 Of(__m512 a, __m512 b) { return _mm512_add_ps(a, b); }
+  static __attribute__((always_inline)) inline __m512 Of(__m512 a, __m512 b) {
+    return _mm512_add_ps(a, b);
+  }
 };
 
 /// Lane i of the result is row i folded by halves: lanes 8 apart, then 4, 2 and 1, as the reference
 /// folds.
 template <typename Op>
-VARVE_INLINE __m512 FoldRows(const __m512* rows) {
+__attribute__((always_inline)) inline __m512 FoldRows(const __m512* rows) {
   __m512 level[8];
 #pragma GCC unroll 8
   for (int i = 0; i < 8; ++i) {
@@ -74,7 +76,7 @@ struct Gains {
   __m512 half[2];
 };
 
-VARVE_INLINE Gains LoadGains(const uint16_t* gains) {
+__attribute__((always_inline)) inline Gains LoadGains(const uint16_t* gains) {
   return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains))),
            _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 16)))}};
 }
@@ -201,7 +203,5 @@ void SoftmaxAvx512(SoftmaxArgs& args) {
                    _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad_mask, sums));
   _mm512_storeu_ps(args.unit, _mm512_maskz_div_ps(present, gain_max, _mm512_set1_ps(32767.0f)));
 }
-
-#undef VARVE_INLINE
 
 }  // namespace varve

@@ -2,36 +2,11 @@
 // of its byte.
 #include <immintrin.h>
 
+#include "kernels/lines_avx512.h"
 #include "kernels/unpack/unpack.h"
-#include "layout/levels.h"
 
 namespace varve {
 namespace {
-
-#define VARVE_INLINE __attribute__((always_inline)) inline
-
-constexpr int kLine = 64;
-
-VARVE_INLINE __m512i Spare(__m512i a, __m512i b, __m512i c) {
-  const __m512i low = _mm512_ternarylogic_epi32(_mm512_set1_epi8(3), _mm512_srli_epi16(a, 6),
-                                                _mm512_srli_epi16(b, 4), 0xca);
-  return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), low, _mm512_srli_epi16(c, 2), 0xca);
-}
-
-VARVE_INLINE __m512i Look(const LevelTable& table, __m512i index) {
-  return _mm512_permutexvar_epi8(index, _mm512_load_si512(table.entry));
-}
-
-template <int kBias>
-struct Tables {
-  static constexpr LevelTable k2a = MakeLevelTable(2, 0, kBias);
-  static constexpr LevelTable k2b = MakeLevelTable(2, 2, kBias);
-  static constexpr LevelTable k2c = MakeLevelTable(2, 4, kBias);
-  static constexpr LevelTable k3a = MakeLevelTable(3, 0, kBias);
-  static constexpr LevelTable k3b = MakeLevelTable(3, 3, kBias);
-  static constexpr LevelTable k4 = MakeLevelTable(4, 0, kBias);
-  static constexpr LevelTable k6 = MakeLevelTable(6, 0, kBias);
-};
 
 template <int kBias>
 void Unpack(const UnpackArgs& args) {
@@ -99,7 +74,5 @@ void UnpackAvx512(const UnpackArgs& args) {
     Unpack<0>(args);
   }
 }
-
-#undef VARVE_INLINE
 
 }  // namespace varve
