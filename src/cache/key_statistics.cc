@@ -1,0 +1,68 @@
+#include "cache/key_statistics.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace varve {
+namespace {
+
+void AddSquares(const float* x, std::vector<double>& sum) {
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(x[i]) * x[i];
+}
+
+bool AllFinite(const float* x, size_t n) {
+  return std::all_of(x, x + n, [](float v) { return std::isfinite(v); });
+}
+
+}  // namespace
+
+KeyStatistics::KeyStatistics(int n_kv_heads, int head_dim, int64_t target_tokens)
+    : target_tokens_(target_tokens), energies_(static_cast<size_t>(n_kv_heads)) {
+  for (PairEnergies& e : energies_) {
+    e.key.resize(static_cast<size_t>(head_dim));
+    e.query.resize(static_cast<size_t>(head_dim));
+  }
+}
+
+void KeyStatistics::Reset() {
+  n_keys_ = n_query_rows_ = n_query_vectors_ = wait_tokens_ = 0;
+  for (PairEnergies& e : energies_) {
+    std::fill(e.key.begin(), e.key.end(), 0.0);
+    std::fill(e.query.begin(), e.query.end(), 0.0);
+    e.n_keys = e.n_queries = 0;
+  }
+}
+
+void KeyStatistics::AddKey(const float* row) {
+  const size_t head_dim = energies_[0].key.size();
+  if (n_keys_ >= target_tokens_ || !AllFinite(row, head_dim * energies_.size())) return;
+  ++n_keys_;
+  for (size_t h = 0; h < energies_.size(); ++h) {
+    AddSquares(row + h * head_dim, energies_[h].key);
+    energies_[h].n_keys += 1;
+  }
+}
+
+void KeyStatistics::AddQueries(const float* q, ptrdiff_t row_stride, ptrdiff_t head_stride,
+                               int n_rows, int n_heads) {
+  const size_t head_dim = energies_[0].query.size();
+  const int n_rep = n_heads / static_cast<int>(energies_.size());
+  for (int r = 0; r < n_rows && n_query_rows_ < target_tokens_; ++r) {
+    ++n_query_rows_;
+    for (int h = 0; h < n_heads; ++h) {
+      const float* x = q + r * row_stride + h * head_stride;
+      if (!AllFinite(x, head_dim)) continue;
+      PairEnergies& e = energies_[static_cast<size_t>(h / n_rep)];
+      AddSquares(x, e.query);
+      e.n_queries += 1;
+      ++n_query_vectors_;
+    }
+  }
+}
+
+bool KeyStatistics::ready() const {
+  return n_keys_ >= target_tokens_ &&
+         (n_query_vectors_ >= kMinQueryVectors || wait_tokens_ >= kMaxWaitTokens);
+}
+
+}  // namespace varve
