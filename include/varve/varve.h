@@ -215,6 +215,167 @@ VARVE_API varve_status varve_cells_get_stats(const varve_cells* cells, varve_cel
 VARVE_API varve_status varve_cells_estimate(const varve_config* config, const varve_cells_params* params,
                                             int64_t n_tokens, uint64_t* packed_bytes);
 
+/* ---- Sequence caches: whole sequences, tensors [B,H,S,D], the seeds' methods -------------------------------------- */
+
+typedef struct varve_cache varve_cache;
+
+/* K or V of one call: [B][H][S][D] by strides (in elements, 0 and negative ones included). */
+typedef struct varve_tensor {
+  size_t struct_size;
+  const void* data;
+  varve_type type;
+  int64_t shape[4];  /* batch, KV heads, tokens, channels */
+  int64_t stride[4]; /* all 0: contiguous */
+} varve_tensor;
+
+/* A cache for layer 0..n_layers-1 of a model. Its method and settings are those of the config for that layer; shapes and
+ * types are taken from the first call of varve_cache_append. Errors: those of varve_config_check. */
+VARVE_API varve_status varve_cache_create(const varve_config* config, int32_t layer, int32_t n_layers,
+                                          varve_cache** out);
+VARVE_API void varve_cache_destroy(varve_cache* cache);
+
+/* Appends S >= 0 tokens, keys [B,H,S,Dk] and values [B,H,S,Dv]. All or nothing. Rows are stored as bf16 if both are bf16,
+ * else as f16 (kivi keeps the input's type). NaN and infinity are refused unless reject_non_finite is false. */
+VARVE_API varve_status varve_cache_append(varve_cache* cache, const varve_tensor* keys, const varve_tensor* values);
+
+/* Tokens [first, first + n) of one side, reconstructed: out `type` [B][H][n][D], contiguous, capacity_bytes long. */
+VARVE_API varve_status varve_cache_decode(const varve_cache* cache, varve_side side, int64_t first, int64_t n,
+                                          varve_type type, void* out, size_t capacity_bytes);
+
+/* Removes the newest min(n, tokens held) tokens; *removed (may be NULL) gets their number. A group that is cut goes back
+ * to exact rows of what its codes say. */
+VARVE_API varve_status varve_cache_trim(varve_cache* cache, int64_t n, int64_t* removed);
+
+/* Empties the cache; shapes and types are open again. */
+VARVE_API varve_status varve_cache_clear(varve_cache* cache);
+
+/* Gets memory for n tokens in all; nothing happens before the first call has settled the shape. */
+VARVE_API varve_status varve_cache_reserve(varve_cache* cache, int64_t n);
+
+/* An independent cache with the same content. */
+VARVE_API varve_status varve_cache_clone(const varve_cache* cache, varve_cache** out);
+
+/* An independent cache whose batch row i is row rows[i] of this one (beams: a row may be taken twice or not at all).
+ * Codes and exact rows are copied as they are. */
+VARVE_API varve_status varve_cache_select_rows(const varve_cache* cache, const int64_t* rows, int64_t n_rows,
+                                               varve_cache** out);
+
+/* softmax(softcap(scale * q K^T) + mask) V straight from the codes; at most 32 decoded rows exist at a time. Strides in
+ * elements. Query head h reads KV head h / (n_heads / H). A query with nothing to attend to gives zeros. */
+typedef struct varve_cache_attend_args {
+  size_t struct_size;
+  int64_t n_heads;   /* a multiple of H */
+  int64_t n_queries; /* a batch row */
+  const float* q;    /* [B][n_heads][n_queries][Dk] */
+  int64_t q_stride[3];
+  const float* mask; /* added to the logits, [B][n_heads][n_queries][n], or NULL; a stride of 0 shares a plane */
+  int64_t mask_stride[3];
+  int32_t causal;         /* non-zero: query i sees keys 0 .. first_position + i only */
+  int64_t first_position; /* of query 0; for the newest tokens: tokens held - n_queries */
+  float scale;
+  float logit_softcap; /* 0: none, else cap * tanh(x / cap) */
+  const float* sinks;  /* [n_heads] logits that only add to the denominator, or NULL */
+  float* out;          /* [B][n_heads][n_queries][Dv] */
+  int64_t out_stride[3];
+  int32_t n_threads; /* the result does not depend on it */
+} varve_cache_attend_args;
+
+VARVE_API varve_status varve_cache_attend(const varve_cache* cache, const varve_cache_attend_args* args);
+
+typedef struct varve_cache_stats {
+  size_t struct_size;
+  int64_t batch, n_kv_heads, head_dim_k, head_dim_v; /* 0 before the first call */
+  varve_type storage_type;
+  int64_t n_tokens;       /* held by each head */
+  int64_t tokens_seen;    /* sum over calls of B*H*S */
+  int64_t tier_tokens[3]; /* by own age: recent, mid, old; amc: high, mid, low; over all rows */
+  int64_t full_seq_bytes; /* f16 K and V of the tokens held */
+  uint64_t stored_bytes;  /* everything held: codes, parameters, exact rows, indices, slack, scratch */
+  uint64_t payload_bytes; /* of it: codes, parameters and exact rows of tokens held */
+  /* The seeds' figures: codes only, no parameters, no tail. */
+  int64_t nominal_bytes; /* age_tiered_bytes, amc_kept_bytes; kivi: key + value + residual */
+  double nominal_ratio;  /* full_seq_bytes / nominal_bytes, 1 when empty */
+  int64_t seed_nbytes;   /* the original's padded buffer of exact rows */
+  int64_t compressed_key_bytes, compressed_value_bytes, fp16_key_bytes, fp16_value_bytes, residual_fp16_bytes;
+  int64_t n_quantized; /* tokens that are coded (kivi) */
+  double assigned_avg_bits;
+} varve_cache_stats;
+
+VARVE_API varve_status varve_cache_get_stats(const varve_cache* cache, varve_cache_stats* out);
+
+/* Tier of each group of tokens, oldest first, 3 for exact rows; *n gets their number (age_tiered, uniform, kivi). */
+VARVE_API varve_status varve_cache_group_tiers(const varve_cache* cache, uint8_t* tiers, size_t capacity, size_t* n);
+
+/* Tier of each token of row b*H + h as it is stored, 3 for exact rows. tiers [n_tokens]. */
+VARVE_API varve_status varve_cache_token_tiers(const varve_cache* cache, int64_t row, uint8_t* tiers, size_t capacity);
+
+/* Order in which amc keeps channels, applied on writing and undone on reading; only while the cache is empty. keys,
+ * values: [n_kv_heads][head_dim], a permutation a head. */
+VARVE_API varve_status varve_cache_set_channel_order(varve_cache* cache, int32_t n_kv_heads, int32_t head_dim,
+                                                     const int32_t* keys, const int32_t* values);
+
+/* ---- The pieces of the seeds' methods ------------------------------------------------------------------------------ */
+
+typedef enum varve_axis {
+  VARVE_AXIS_CHANNEL = 0, /* a group is one channel of group_size tokens: params [groups][dim] */
+  VARVE_AXIS_TOKEN = 1    /* a group is group_size channels of one token: params [n][groups] */
+} varve_axis;
+
+/* Min/max group quantizer, bits 1..16: scale = max((hi-lo)/(2^bits-1), 1e-8), code = clamp(rint((x-lo)/scale)), x' =
+ * code*scale + lo, all in f32. x, codes: [n][dim]; scale, zero (= lo): by axis. NaN and infinity are refused. */
+VARVE_API varve_status varve_group_quantize(const float* x, int64_t n, int64_t dim, int32_t bits, int64_t group_size,
+                                            varve_axis axis, uint16_t* codes, float* scale, float* zero);
+VARVE_API varve_status varve_group_dequantize(const uint16_t* codes, const float* scale, const float* zero, int64_t n,
+                                              int64_t dim, int64_t group_size, varve_axis axis, float* x);
+
+/* Codes of 1..16 bits as a little-endian bit string; for 3 bits the tail is padded to whole 3 bytes, as in the seeds'
+ * BitPackBuffer. *needed gets the bytes. A code that does not fit is an error. */
+VARVE_API varve_status varve_pack_codes(const uint16_t* codes, size_t n, int32_t bits, uint8_t* packed, size_t capacity,
+                                        size_t* needed);
+VARVE_API varve_status varve_unpack_codes(const uint8_t* packed, size_t packed_bytes, size_t n, int32_t bits,
+                                          uint16_t* codes);
+
+/* 0 recent, 1 mid, 2 old; -1 for a negative age or boundaries out of order. */
+VARVE_API int32_t varve_age_tier(int64_t age, int64_t recent_boundary, int64_t mid_boundary);
+
+/* sum over tiers of tokens * ceil(head_dim*bits/8) * 2, the seeds' nominal bytes of K and V. tokens, bits: [3]. */
+VARVE_API int64_t varve_age_tiered_bytes(const int64_t* tokens, const int32_t* bits, int64_t head_dim);
+VARVE_API int64_t varve_amc_kept_bytes(const int64_t* tokens, int64_t head_dim);
+VARVE_API int64_t varve_full_f16_bytes(int64_t n_tokens, int64_t head_dim);
+
+/* Channels and bits that amc keeps of a token in tier 0 high, 1 mid, 2 low. */
+VARVE_API varve_status varve_amc_tier_shape(int32_t tier, int64_t head_dim, int32_t* rank, int32_t* bits);
+
+/* Tokens a tier of one call of n (spec section 5.2). counts [3]. */
+VARVE_API varve_status varve_amc_tier_counts(int64_t n, double k_high, double k_mid, int64_t* counts);
+
+/* Saliency of n keys [n][dim] as one call: mean |k|, capped at 1 if clamp; use_query: mixed with the angle to the mean
+ * key by alpha. out [n]. */
+VARVE_API varve_status varve_amc_saliency(const float* keys, int64_t n, int64_t dim, int32_t use_query, double alpha,
+                                          int32_t clamp, float* out);
+
+/* Tiers of one call by saliency, ties by lower index. tiers [n]. */
+VARVE_API varve_status varve_amc_assign_tiers(const float* saliency, int64_t n, double k_high, double k_mid,
+                                              uint8_t* tiers);
+
+/* Channels by descending variance of x [n][dim], n >= 2. order [dim]. */
+VARVE_API varve_status varve_amc_channel_order(const float* x, int64_t n, int64_t dim, int32_t* order);
+
+/* Writes the file that the setting amc_channel_order names. keys, values: [n_layers][n_kv_heads][head_dim]. */
+VARVE_API varve_status varve_amc_write_channel_orders(const char* path, int32_t n_layers, int32_t n_kv_heads,
+                                                      int32_t head_dim, const int32_t* keys, const int32_t* values);
+
+/* Adaptive thresholds over a window of the last `window` saliencies. */
+typedef struct varve_amc_thresholds varve_amc_thresholds;
+VARVE_API varve_status varve_amc_thresholds_create(int32_t window, double calib_variance, double gamma,
+                                                   varve_amc_thresholds** out);
+VARVE_API void varve_amc_thresholds_destroy(varve_amc_thresholds* thresholds);
+VARVE_API varve_status varve_amc_thresholds_push(varve_amc_thresholds* thresholds, const float* saliency, size_t n);
+/* base * (1 - gamma * ln(max(v, 1e-8) / max(calib_variance, 1e-8))); with fewer than 2 entries the bases. *n_entries (may
+ * be NULL) gets the entries in the window. */
+VARVE_API varve_status varve_amc_thresholds_get(const varve_amc_thresholds* thresholds, double high_base,
+                                                double low_base, double* high, double* low, size_t* n_entries);
+
 #ifdef __cplusplus
 } /* extern "C" */
 #endif

@@ -1,191 +1,180 @@
+// Splits an attention call into tasks whose bounds depend on the problem alone, so the result does
+// not depend on the number of threads. Few query rows: tasks run along the tokens, and their
+// partial results are merged in order. Many rows: a task is one KV head and a tile of rows over all
+// blocks.
 #include "cache/attend.h"
 
 #include <algorithm>
-#include <cmath>
-#include <cstring>
 
-#include "base/f16.h"
 #include "base/parallel.h"
+#include "cache/attend_plan.h"
+#include "cache/attend_query.h"
+#include "cache/attend_task.h"
 
 namespace varve {
 namespace {
 
-/// R^T q for a pending rotation R: the key's missing turn, taken by the query instead.
-void TurnBack(const PendingRotation& rotation, float* q) {
-  const int half = rotation.n_dims / 2;
-  if (rotation.cos.empty() || rotation.pairing == RopePairing::kNone) return;
-  const bool interleaved = rotation.pairing == RopePairing::kInterleaved;
-  for (int i = 0; i < half; ++i) {
-    float& a = q[interleaved ? 2 * i : i];
-    float& b = q[interleaved ? 2 * i + 1 : i + half];
-    const float cos = rotation.cos[static_cast<size_t>(i)];
-    const float sin = rotation.sin[static_cast<size_t>(i)];
-    const float turned = a * cos + b * sin;
-    b = b * cos - a * sin;
-    a = turned;
-  }
+// Queries of a KV head that a task holds at a time: accumulators, queries and an unpacked block
+// stay in L1.
+constexpr int kTileQueries = 32;
+
+constexpr int kChunkBlocks = 16;
+
+// Below this many (query head, token) products with a channel each a second thread costs more than
+// it brings.
+constexpr double kMinThreadWork = 2e6;
+
+std::byte* Aligned(std::vector<std::byte>& scratch, size_t bytes) {
+  if (scratch.size() < bytes + kLineBytes) scratch.resize(bytes + kLineBytes);
+  return reinterpret_cast<std::byte*>(
+      RoundUp(reinterpret_cast<uintptr_t>(scratch.data()), static_cast<uintptr_t>(kLineBytes)));
 }
 
-class HeadAttention {
+/// Tasks along the tokens: all heads and rows over a chunk of blocks each.
+class TokenTasks {
  public:
-  HeadAttention(const AttendProblem& problem, int kv_head, float* scratch)
-      : problem_(problem), kv_head_(kv_head), n_rep_(problem.n_heads / problem.n_kv_heads) {
-    tile_k_ = scratch;
-    tile_v_ = tile_k_ + kBlockTokens * problem.head_dim_k;
-    queries_ = tile_v_ + kBlockTokens * problem.head_dim_v;
-    sums_ = queries_ +
-            static_cast<ptrdiff_t>(problem.rotations.size()) * n_queries() * problem.head_dim_k;
-    states_ = sums_ + static_cast<ptrdiff_t>(n_queries()) * problem.head_dim_v;
+  TokenTasks(const AttendPlan& plan, int n_threads) : plan_(plan), n_threads_(n_threads) {
+    const AttendProblem& problem = *plan.problem;
+    n_queries_ = problem.n_rows * plan.n_rep;
+    n_items_ = problem.n_kv_heads * n_queries_;
+    const int n_blocks = static_cast<int>(problem.blocks.size());
+    n_chunks_ = std::max(1, CeilDiv(n_blocks, kChunkBlocks));
+    n_workers_ = std::max(1, std::min(n_threads, std::max(n_chunks_, problem.n_kv_heads)));
+    whole_ = {0, problem.n_kv_heads, 0, problem.n_rows, 0, n_blocks, false};
   }
 
-  static size_t ScratchFloats(const AttendProblem& problem) {
-    const auto queries = static_cast<size_t>(problem.n_rows) *
-                         static_cast<size_t>(problem.n_heads / problem.n_kv_heads);
-    const auto dim_k = static_cast<size_t>(problem.head_dim_k);
-    const auto dim_v = static_cast<size_t>(problem.head_dim_v);
-    return kBlockTokens * (dim_k + dim_v) +
-           queries * (problem.rotations.size() * dim_k + dim_v + 2);
+  void Take(Bump& memory) {
+    queries_.Take(plan_, whole_.n_kv_heads, n_queries_, memory);
+    prepare_.resize(static_cast<size_t>(n_workers_));
+    scratch_.resize(static_cast<size_t>(n_workers_));
+    results_.resize(static_cast<size_t>(n_chunks_));
+    for (PrepareScratch& s : prepare_) s.Take(plan_, n_queries_, memory);
+    for (TaskScratch& s : scratch_) s.Take(plan_, whole_.n_kv_heads, whole_.n_rows, memory);
+    for (PartialResult& r : results_) r.Take(plan_, n_items_, memory);
   }
 
   void Run() {
-    Prepare();
-    for (const ExactRow& row : problem_.exact_rows) {
-      for (int i = 0; i < problem_.head_dim_k; ++i) {
-        tile_k_[i] = F16ToF32(row.k[kv_head_ * problem_.head_dim_k + i]);
+    const int n_views = static_cast<int>(plan_.views.size());
+    ParallelFor(n_threads_, whole_.n_kv_heads, [&](int kv_head, int thread) {
+      for (int view = 0; view < n_views; ++view) {
+        PrepareHead(plan_, whole_, view, kv_head, prepare_[static_cast<size_t>(thread)], queries_);
       }
-      for (int i = 0; i < problem_.head_dim_v; ++i) {
-        tile_v_[i] =
-            row.v != nullptr ? F16ToF32(row.v[kv_head_ * problem_.head_dim_v + i]) : tile_k_[i];
-      }
-      Tile(1u, row.cell, row.rotation);
+    });
+    ParallelFor(n_threads_, n_chunks_, [&](int chunk, int thread) {
+      TaskRange range = whole_;
+      range.first_block = chunk * kChunkBlocks;
+      range.end_block = std::min(range.first_block + kChunkBlocks, whole_.end_block);
+      range.exact_rows = chunk == 0;
+      const PartialResult& result = results_[static_cast<size_t>(chunk)];
+      result.Clear();
+      RunTask(plan_, range, queries_, scratch_[static_cast<size_t>(thread)], result);
+    });
+    for (size_t chunk = 1; chunk < results_.size(); ++chunk)
+      MergePartial(results_[chunk], results_[0]);
+    for (int kv_head = 0; kv_head < whole_.n_kv_heads; ++kv_head) {
+      for (int query = 0; query < n_queries_; ++query)
+        WriteOutput(plan_, whole_, results_[0], kv_head, query);
     }
-    for (const AttendBlock& block : problem_.blocks) {
-      if (block.live == 0) continue;
-      const size_t head = static_cast<size_t>(kv_head_);
-      DecodeHead(block.k_coding, kv_head_, block.k + head * block.k_coding.layout->head_bytes(),
-                 tile_k_);
-      if (block.v != nullptr) {
-        DecodeHead(block.v_coding, kv_head_, block.v + head * block.v_coding.layout->head_bytes(),
-                   tile_v_);
-      } else {
-        for (int t = 0; t < kBlockTokens; ++t) {
-          std::copy_n(tile_k_ + t * problem_.head_dim_k, problem_.head_dim_v,
-                      tile_v_ + t * problem_.head_dim_v);
-        }
-      }
-      Tile(block.live, block.first_cell, block.rotation);
-    }
-    Finish();
   }
 
  private:
-  int n_queries() const { return problem_.n_rows * n_rep_; }
-  int head_of(int query) const { return kv_head_ * n_rep_ + query % n_rep_; }
-
-  float* QueryOf(int rotation, int query) {
-    return queries_ +
-           (static_cast<ptrdiff_t>(rotation) * n_queries() + query) * problem_.head_dim_k;
-  }
-
-  void Prepare() {
-    for (int query = 0; query < n_queries(); ++query) {
-      const float* q = problem_.q + query / n_rep_ * problem_.q_row_stride +
-                       head_of(query) * problem_.q_head_stride;
-      for (size_t r = 0; r < problem_.rotations.size(); ++r) {
-        float* turned = QueryOf(static_cast<int>(r), query);
-        std::copy_n(q, problem_.head_dim_k, turned);
-        TurnBack(problem_.rotations[r], turned);
-      }
-      states_[2 * query] = -INFINITY;
-      states_[2 * query + 1] = 0;
-    }
-    std::fill_n(sums_, static_cast<ptrdiff_t>(n_queries()) * problem_.head_dim_v, 0.0f);
-  }
-
-  void Tile(uint32_t live, int first_cell, int rotation) {
-    for (int query = 0; query < n_queries(); ++query) {
-      const int head = head_of(query);
-      const float slope = problem_.slopes != nullptr ? problem_.slopes[head] : 1.0f;
-      const uint16_t* mask = nullptr;
-      if (problem_.mask != nullptr) {
-        mask = problem_.mask + query / n_rep_ * problem_.mask_row_stride +
-               head % problem_.mask_heads * problem_.mask_head_stride;
-      }
-      const float* q = QueryOf(rotation, query);
-      for (int t = 0; t < kBlockTokens; ++t) {
-        const int cell = first_cell + t;
-        if ((live >> t & 1u) == 0 || cell >= problem_.n_cells) continue;
-        const float bias = mask != nullptr ? F16ToF32(mask[cell]) : 0.0f;
-        if (bias == -INFINITY) continue;
-        const float* k = tile_k_ + t * problem_.head_dim_k;
-        float dot = 0;
-        for (int i = 0; i < problem_.head_dim_k; ++i) dot += q[i] * k[i];
-        float logit = dot * problem_.scale;
-        if (problem_.logit_softcap != 0) {
-          logit = problem_.logit_softcap * std::tanh(logit / problem_.logit_softcap);
-        }
-        Add(query, logit + slope * bias, tile_v_ + t * problem_.head_dim_v);
-      }
-    }
-  }
-
-  void Add(int query, float logit, const float* v) {
-    float& max = states_[2 * query];
-    float& sum = states_[2 * query + 1];
-    float* total = sums_ + static_cast<ptrdiff_t>(query) * problem_.head_dim_v;
-    float weight = 1;
-    if (logit > max) {
-      const float shrink = std::exp(max - logit);
-      for (int i = 0; i < problem_.head_dim_v; ++i) total[i] *= shrink;
-      sum *= shrink;
-      max = logit;
-    } else {
-      weight = std::exp(logit - max);
-    }
-    sum += weight;
-    for (int i = 0; i < problem_.head_dim_v; ++i) total[i] += weight * v[i];
-  }
-
-  void Finish() {
-    for (int query = 0; query < n_queries(); ++query) {
-      const int head = head_of(query);
-      const float max = states_[2 * query];
-      float sum = states_[2 * query + 1];
-      float factor = 1;
-      if (problem_.sinks != nullptr) {
-        const float sink = problem_.sinks[head];
-        const float top = std::max(max, sink);
-        factor = std::exp(max - top);
-        sum = sum * factor + std::exp(sink - top);
-      }
-      const float* total = sums_ + static_cast<ptrdiff_t>(query) * problem_.head_dim_v;
-      float* out =
-          problem_.out + query / n_rep_ * problem_.out_row_stride + head * problem_.out_head_stride;
-      const float inverse = sum == 0 ? 0.0f : factor / sum;
-      for (int i = 0; i < problem_.head_dim_v; ++i) out[i] = total[i] * inverse;
-    }
-  }
-
-  const AttendProblem& problem_;
-  int kv_head_;
-  int n_rep_;
-  float* tile_k_;
-  float* tile_v_;
-  float* queries_;
-  float* sums_;
-  float* states_;
+  const AttendPlan& plan_;
+  int n_threads_;
+  int n_queries_ = 0;
+  int n_items_ = 0;
+  int n_chunks_ = 0;
+  int n_workers_ = 0;
+  TaskRange whole_;
+  PreparedQueries queries_;
+  std::vector<PrepareScratch> prepare_;
+  std::vector<TaskScratch> scratch_;
+  std::vector<PartialResult> results_;
 };
+
+/// Tasks over (KV head, tile of rows).
+class RowTasks {
+ public:
+  RowTasks(const AttendPlan& plan, int n_threads) : plan_(plan), n_threads_(n_threads) {
+    const AttendProblem& problem = *plan.problem;
+    tile_rows_ = std::max(1, kTileQueries / plan.n_rep);
+    n_tiles_ = CeilDiv(problem.n_rows, tile_rows_);
+    workers_.resize(
+        static_cast<size_t>(std::max(1, std::min(n_threads, n_tiles_ * problem.n_kv_heads))));
+  }
+
+  void Take(Bump& memory) {
+    const int n_queries = tile_rows_ * plan_.n_rep;
+    for (Worker& worker : workers_) {
+      worker.queries.Take(plan_, 1, n_queries, memory);
+      worker.prepare.Take(plan_, n_queries, memory);
+      worker.scratch.Take(plan_, 1, tile_rows_, memory);
+      worker.result.Take(plan_, n_queries, memory);
+    }
+  }
+
+  void Run() {
+    const AttendProblem& problem = *plan_.problem;
+    // The last rows first: under a causal mask they are the longest.
+    ParallelFor(n_threads_, n_tiles_ * problem.n_kv_heads, [&](int task, int thread) {
+      RunTile(n_tiles_ - 1 - task / problem.n_kv_heads, task % problem.n_kv_heads,
+              workers_[static_cast<size_t>(thread)]);
+    });
+  }
+
+ private:
+  struct Worker {
+    PreparedQueries queries;
+    PrepareScratch prepare;
+    TaskScratch scratch;
+    PartialResult result;
+  };
+
+  void RunTile(int tile, int kv_head, Worker& worker) const {
+    const AttendProblem& problem = *plan_.problem;
+    const int first_row = tile * tile_rows_;
+    const int n_rows = std::min(tile_rows_, problem.n_rows - first_row);
+    const TaskRange range = {
+        kv_head, 1, first_row, n_rows, 0, static_cast<int>(problem.blocks.size()), true};
+    worker.queries.n_queries = n_rows * plan_.n_rep;
+    worker.result.n_items = n_rows * plan_.n_rep;
+    for (size_t view = 0; view < plan_.views.size(); ++view) {
+      PrepareHead(plan_, range, static_cast<int>(view), 0, worker.prepare, worker.queries);
+    }
+    worker.result.Clear();
+    RunTask(plan_, range, worker.queries, worker.scratch, worker.result);
+    for (int query = 0; query < worker.queries.n_queries; ++query)
+      WriteOutput(plan_, range, worker.result, 0, query);
+  }
+
+  const AttendPlan& plan_;
+  int n_threads_;
+  int tile_rows_ = 1;
+  int n_tiles_ = 0;
+  std::vector<Worker> workers_;
+};
+
+template <typename Tasks>
+void RunIn(Tasks tasks, std::vector<std::byte>& scratch) {
+  Bump measure(0);
+  tasks.Take(measure);
+  Bump memory(reinterpret_cast<uintptr_t>(Aligned(scratch, measure.at())));
+  tasks.Take(memory);
+  tasks.Run();
+}
 
 }  // namespace
 
 void Attend(const AttendProblem& problem, int n_threads, std::vector<std::byte>& scratch) {
-  const size_t bytes = HeadAttention::ScratchFloats(problem) * sizeof(float);
-  const size_t needed = bytes * static_cast<size_t>(problem.n_kv_heads);
-  if (scratch.size() < needed) scratch.resize(needed);
-  ParallelFor(n_threads, problem.n_kv_heads, [&](int kv_head, int) {
-    auto* floats = reinterpret_cast<float*>(scratch.data() + bytes * static_cast<size_t>(kv_head));
-    HeadAttention(problem, kv_head, floats).Run();
-  });
+  if (problem.n_rows <= 0 || problem.n_heads <= 0) return;
+  const AttendPlan plan = MakePlan(problem, ActiveKernels());
+  const double work = static_cast<double>(problem.blocks.size()) * kBlockTokens * problem.n_rows *
+                      problem.n_heads * (problem.head_dim_k + problem.head_dim_v);
+  if (work < kMinThreadWork) n_threads = 1;
+  if (problem.n_rows * plan.n_rep <= kTileQueries) {
+    RunIn(TokenTasks(plan, n_threads), scratch);
+  } else {
+    RunIn(RowTasks(plan, n_threads), scratch);
+  }
 }
 
 }  // namespace varve

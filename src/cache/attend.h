@@ -1,5 +1,6 @@
-// softmax(q K^T * scale + mask) V over packed blocks: tile loop, online softmax, qk and pv kernels, no decoded copy.
-// Semantics are those of ggml's FLASH_ATTN_EXT (scale, soft-cap, ALiBi slopes, sinks, f16 mask, GQA).
+// softmax(q K^T * scale + mask) V over packed blocks: tile loop, online softmax, qk and pv kernels,
+// no decoded copy. Semantics are those of ggml's FLASH_ATTN_EXT (scale, soft-cap, ALiBi slopes,
+// sinks, f16 mask, GQA).
 #ifndef VARVE_CACHE_ATTEND_H_
 #define VARVE_CACHE_ATTEND_H_
 
@@ -12,15 +13,17 @@
 
 namespace varve {
 
-/// 32 cells of K and V. A block with cells of several pending rotations appears once for each, with disjoint `live`.
+/// 32 cells of K and V. A block with cells of several pending rotations appears once for each, with
+/// disjoint `live`.
 struct AttendBlock {
   const std::byte* k = nullptr;
-  const std::byte* v = nullptr;  ///< null when values are the first head_dim_v channels of the keys (MLA)
+  const std::byte* v =
+      nullptr;  ///< null when values are the first head_dim_v channels of the keys (MLA)
   BlockCoding k_coding;
   BlockCoding v_coding;
-  uint32_t live = 0;        ///< bit t: cell t takes part (written, not a sink kept as an exact row)
-  int32_t first_cell = 0;   ///< mask column of cell 0 of the block
-  int32_t rotation = 0;     ///< index into AttendProblem::rotations
+  uint32_t live = 0;       ///< bit t: cell t takes part (written, not a sink kept as an exact row)
+  int32_t first_cell = 0;  ///< mask column of cell 0 of the block
+  int32_t rotation = 0;    ///< index into AttendProblem::rotations
 };
 
 /// A sink token kept as exact f16 rows.
@@ -31,7 +34,8 @@ struct ExactRow {
   int32_t rotation = 0;
 };
 
-/// A pending RoPE shift: keys stand `angle` short, so q is turned back by it. cos/sin: [n_dims/2] of the shift angles.
+/// A pending RoPE shift: keys stand `angle` short, so q is turned back by it. cos/sin: [n_dims/2]
+/// of the shift angles.
 struct PendingRotation {
   RopePairing pairing = RopePairing::kNone;
   int n_dims = 0;
@@ -55,7 +59,7 @@ struct AttendProblem {
   int mask_heads = 1;              ///< head h uses mask plane h % mask_heads
   int n_cells = 0;                 ///< columns that take part; cells at and past it are ignored
   float scale = 1.0f;
-  float logit_softcap = 0.0f;    ///< 0: none; else cap * tanh(scale*qk / cap)
+  float logit_softcap = 0.0f;     ///< 0: none; else cap * tanh(scale*qk / cap)
   const float* slopes = nullptr;  ///< ALiBi slope [n_heads] that multiplies the mask, null: all 1
   const float* sinks = nullptr;   ///< attention-sink logit [n_heads], null: none
   float* out = nullptr;           ///< [n_rows][n_heads][head_dim_v] by the strides
@@ -67,7 +71,8 @@ struct AttendProblem {
 };
 
 /// Computes the problem on up to n_threads threads. The result does not depend on n_threads.
-/// A row with nothing to attend to gives zeros (as ggml). Scratch grows to what the largest call needed.
+/// A row with nothing to attend to gives zeros (as ggml). Scratch grows to what the largest call
+/// needed.
 void Attend(const AttendProblem& problem, int n_threads, std::vector<std::byte>& scratch);
 
 }  // namespace varve

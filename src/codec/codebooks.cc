@@ -4,19 +4,14 @@
 #include <cstddef>
 #include <cstdlib>
 
+#include "layout/levels.h"
+
 namespace varve {
 namespace {
 
-constexpr std::array<int8_t, 2> kHalf2 = {33, 110};
-constexpr std::array<int8_t, 4> kHalf3 = {13, 40, 71, 114};
-constexpr std::array<int8_t, 8> kHalf4 = {5, 15, 25, 36, 48, 62, 79, 104};
-constexpr std::array<int8_t, 32> kHalf6 = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
-                                           23, 25, 27, 29, 32, 34, 37, 39, 42, 45, 48,
-                                           51, 54, 58, 62, 66, 71, 77, 84, 93, 108};
-
 template <size_t kHalf>
-constexpr Codebook GaussianBook(int bits, const std::array<int8_t, kHalf>& half, float unit,
-                                float rms_level, float distortion) {
+constexpr Codebook GaussianBook(int bits, const int8_t (&half)[kHalf], float unit, float rms_level,
+                                float distortion) {
   Codebook book;
   book.bits = bits;
   book.unit = unit;
@@ -45,10 +40,10 @@ constexpr Codebook UniformBook() {
   return book;
 }
 
-constexpr Codebook kBook2 = GaussianBook(2, kHalf2, 72.832969f, 68.420190f, 0.11748191f);
-constexpr Codebook kBook3 = GaussianBook(3, kHalf3, 52.933490f, 52.012469f, 0.03454896f);
-constexpr Codebook kBook4 = GaussianBook(4, kHalf4, 38.157951f, 37.975405f, 0.009506224f);
-constexpr Codebook kBook6 = GaussianBook(6, kHalf6, 28.862587f, 28.853139f, 0.00066242868f);
+constexpr Codebook kBook2 = GaussianBook(2, kHalfLevels2, 72.832969f, 68.420190f, 0.11748191f);
+constexpr Codebook kBook3 = GaussianBook(3, kHalfLevels3, 52.933490f, 52.012469f, 0.03454896f);
+constexpr Codebook kBook4 = GaussianBook(4, kHalfLevels4, 38.157951f, 37.975405f, 0.009506224f);
+constexpr Codebook kBook6 = GaussianBook(6, kHalfLevels6, 28.862587f, 28.853139f, 0.00066242868f);
 constexpr Codebook kBook8 = UniformBook();
 
 }  // namespace

@@ -101,6 +101,11 @@ Status Refused(const char* field, const std::string& value, const Settings& sett
 }
 
 Status CheckRefusedFields(const Settings& settings) {
+  if (settings.bit_width_inlier.is_list) {
+    return Status(StatusCode::kBadSettingValue,
+                  "bit_width_inlier must be one number for one cache, got " +
+                      GetField(settings, "bit_width_inlier").value());
+  }
   if (!settings.observers.empty()) return Refused("observers", settings.observers, settings);
   if (settings.bit_width_outlier) {
     return Refused("bit_width_outlier", std::to_string(*settings.bit_width_outlier), settings);
@@ -145,11 +150,6 @@ Status CheckAmc(const Settings& settings) {
 }
 
 Status CheckKivi(const Settings& settings) {
-  if (settings.bit_width_inlier.size() != 1) {
-    return Status(StatusCode::kBadSettingValue,
-                  "bit_width_inlier must be one number for method kivi, got " +
-                      GetField(settings, "bit_width_inlier").value());
-  }
   if (settings.use_metal_kernels.value_or(false)) {
     return Status(StatusCode::kBadSettingValue,
                   "use_metal_kernels = true needs Metal, which is not here");

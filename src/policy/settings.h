@@ -47,6 +47,15 @@ enum class AmcGroups : uint8_t { kToken, kChannels };
 
 enum class RopeChoice : uint8_t { kNone, kNormal, kNeox };
 
+/// bit_width_inlier: one number, or a list with one entry for each layer (brackets, also around a
+/// single entry).
+struct BitWidths {
+  std::vector<int> values;
+  bool is_list = false;
+
+  friend bool operator==(const BitWidths&, const BitWidths&) = default;
+};
+
 /// One "range.key=value" assignment. Layers count from the start, or from the end when from_end: 1
 /// is the last layer.
 struct LayerOverride {
@@ -62,7 +71,7 @@ struct Settings {
 
   // Of every method.
   std::optional<int> head_dim;  ///< unset: from the first call
-  std::vector<int> bit_width_inlier = {2};
+  BitWidths bit_width_inlier = {{2}, false};
   std::optional<int> bit_width_outlier;
   int seed = 42;
   std::optional<int> sliding_window;

@@ -194,9 +194,9 @@ bool Parse(std::string_view text, std::string* out) {
   return true;
 }
 
-bool Parse(std::string_view text, std::vector<int>* out) {
-  if (text.size() >= 2 && text.front() == '[' && text.back() == ']')
-    text = text.substr(1, text.size() - 2);
+bool Parse(std::string_view text, BitWidths* out) {
+  const bool is_list = text.size() >= 2 && text.front() == '[' && text.back() == ']';
+  if (is_list) text = text.substr(1, text.size() - 2);
   std::vector<int> values;
   while (!text.empty()) {
     const size_t comma = text.find_first_of(",;");
@@ -205,7 +205,8 @@ bool Parse(std::string_view text, std::vector<int>* out) {
     values.push_back(value);
     text = comma == std::string_view::npos ? std::string_view() : text.substr(comma + 1);
   }
-  *out = std::move(values);
+  if (!is_list && values.size() != 1) return false;
+  *out = {std::move(values), is_list};
   return true;
 }
 
@@ -244,10 +245,10 @@ std::string Text(double value) {
   return {buffer.data(), result.ptr};
 }
 
-std::string Text(const std::vector<int>& values) {
-  if (values.size() == 1) return Text(values[0]);
+std::string Text(const BitWidths& widths) {
+  if (!widths.is_list) return Text(widths.values[0]);
   std::string text = "[";
-  for (const int value : values) text += (text.size() > 1 ? ";" : "") + Text(value);
+  for (const int value : widths.values) text += (text.size() > 1 ? ";" : "") + Text(value);
   return text + "]";
 }
 
@@ -316,7 +317,7 @@ const char* FieldTypeName(const Field& field) {
         if constexpr (std::is_enum_v<T>) return "choice";
         if constexpr (std::is_same_v<T, int>) return "int";
         if constexpr (std::is_same_v<T, std::optional<int>>) return "int or none";
-        if constexpr (std::is_same_v<T, std::vector<int>>) return "int list";
+        if constexpr (std::is_same_v<T, BitWidths>) return "int list";
         if constexpr (std::is_same_v<T, double>) return "double";
         if constexpr (std::is_same_v<T, std::optional<double>>) return "double or none";
         if constexpr (std::is_same_v<T, bool>) return "bool";
@@ -357,8 +358,8 @@ Status CheckFieldRange(const Settings& settings, const Field& field) {
                       std::is_same_v<T, std::optional<double>>) {
           ok = !value.has_value() || inside(*value);
         }
-        if constexpr (std::is_same_v<T, std::vector<int>>) {
-          for (const int one : value) ok = ok && inside(one);
+        if constexpr (std::is_same_v<T, BitWidths>) {
+          for (const int one : value.values) ok = ok && inside(one);
         }
         return ok ? Status() : OutOfRange(field, FieldText(settings, field));
       },

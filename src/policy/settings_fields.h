@@ -15,7 +15,7 @@ namespace varve {
 
 /// Where a field lives, and with it its type.
 using FieldMember =
-    std::variant<int Settings::*, std::optional<int> Settings::*, std::vector<int> Settings::*,
+    std::variant<int Settings::*, std::optional<int> Settings::*, BitWidths Settings::*,
                  double Settings::*, std::optional<double> Settings::*, bool Settings::*,
                  std::optional<bool> Settings::*, std::string Settings::*, Method Settings::*,
                  CodecChoice Settings::*, TierRule Settings::*, ValueAxis Settings::*,

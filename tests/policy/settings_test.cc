@@ -44,7 +44,7 @@ TEST(Settings, NumbersParseAsTheSeedsDo) {
   EXPECT_EQ(settings.age_bits_old, 7);
   EXPECT_EQ(settings.age_recent_boundary, 12);
   EXPECT_EQ(settings.amc_k_high, 0.2);
-  EXPECT_EQ(settings.bit_width_inlier, (std::vector<int>{2, 3}));
+  EXPECT_EQ(settings.bit_width_inlier, (BitWidths{{2, 3}, true}));
   ASSERT_TRUE(Set(&settings, "age_bits_old_k=3").ok());
   ASSERT_TRUE(Set(&settings, "age_bits_old_k=").ok());
   EXPECT_FALSE(settings.age_bits_old_k.has_value());
@@ -103,6 +103,7 @@ TEST(Settings, ChecksNameFieldAndValue) {
       {"method=amc,amc_gamma=nan", "amc_gamma", "nan"},
       {"method=kivi,bit_width_inlier=0", "bit_width_inlier", "0"},
       {"method=kivi,bit_width_inlier=[2;2]", "bit_width_inlier", "[2;2]"},
+      {"method=kivi,bit_width_inlier=[2]", "bit_width_inlier", "[2]"},
       {"method=kivi,kivi_group_size=0", "kivi_group_size", "0"},
       {"method=kivi,residual_length=-1", "residual_length", "-1"},
       {"method=kivi,use_metal_kernels=true", "use_metal_kernels", "true"},

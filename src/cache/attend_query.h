@@ -1,0 +1,55 @@
+// Queries on their way into a key coding's coordinates: turned back by pending rotations, rotated
+// or permuted and scaled as the keys were, and rounded to the integers that qk multiplies. Internal
+// to src/cache/attend*.
+#ifndef VARVE_CACHE_ATTEND_QUERY_H_
+#define VARVE_CACHE_ATTEND_QUERY_H_
+
+#include "cache/attend_plan.h"
+
+namespace varve {
+
+/// The queries of one KV head for one key view. Query g is row g / n_rep of the task, query head g
+/// % n_rep of the KV head.
+struct PreparedHead {
+  QkRuns runs;           ///< packed views
+  QkRuns unpacked_runs;  ///< the same channels as product lines of bytes
+  QkQueries* batches = nullptr;
+  float* rows = nullptr;  ///< float views: [queries][head_dim_k], scaled
+};
+
+/// Queries are worked on in batches of 1 to 4, as equal as can be.
+constexpr int BatchCount(int n_queries) { return (n_queries + kMaxQkQueries - 1) / kMaxQkQueries; }
+constexpr int BatchStart(int n_queries, int batch) {
+  return batch * n_queries / BatchCount(n_queries);
+}
+
+/// Prepared queries of a task, [views][n_kv_heads].
+struct PreparedQueries {
+  int n_kv_heads = 0;
+  int n_queries = 0;  ///< a KV head
+  PreparedHead* heads = nullptr;
+  QkQueries* batches = nullptr;
+  std::byte* operands = nullptr;
+  float* rows = nullptr;
+
+  void Take(const AttendPlan& plan, int kv_heads, int queries, Bump& memory);
+  const PreparedHead& At(int view, int kv_head) const { return heads[view * n_kv_heads + kv_head]; }
+};
+
+/// What PrepareHead() needs beside.
+struct PrepareScratch {
+  float* turned = nullptr;
+  float* stored = nullptr;
+  int16_t* integers = nullptr;
+
+  void Take(const AttendPlan& plan, int queries, Bump& memory);
+};
+
+/// Prepares one head's queries (kv_head counts from the range's first); logits come out in octaves
+/// (log2 e folded in), or in units of the soft-cap if there is one.
+void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view, int kv_head,
+                 const PrepareScratch& scratch, PreparedQueries& prepared);
+
+}  // namespace varve
+
+#endif  // VARVE_CACHE_ATTEND_QUERY_H_

@@ -1,0 +1,183 @@
+// A KV cache of whole sequences: one layer, B batch rows of H KV heads that all hold the same n
+// tokens. The base class settles shapes and types, checks input, counts and attends; the methods
+// (fp16, uniform, kivi, age_tiered, amc) store.
+#ifndef VARVE_CACHE_SEQUENCE_CACHE_H_
+#define VARVE_CACHE_SEQUENCE_CACHE_H_
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "cache/sequence_tensor.h"
+#include "cache/slab_arena.h"
+#include "codec/amc_channel_order.h"
+#include "layout/scheme.h"
+#include "policy/settings.h"
+
+namespace varve {
+
+/// Fixed by the first call.
+struct SequenceShape {
+  int64_t batch = 0;
+  int64_t n_kv_heads = 0;
+  int head_dim_k = 0;
+  int head_dim_v = 0;
+  ElementType type = ElementType::kF16;  ///< what exact rows are stored as
+
+  int64_t n_rows() const { return batch * n_kv_heads; }
+  int head_dim(Side side) const { return side == Side::kKey ? head_dim_k : head_dim_v; }
+};
+
+/// Counters under the seeds' rules (spec sections 4, 5, 7) and the bytes really held.
+struct SequenceStats {
+  int64_t n_tokens = 0;
+  int64_t tokens_seen = 0;  ///< sum over calls of B*H*S
+  std::array<int64_t, 3> tier_tokens = {
+      0, 0, 0};                ///< age: recent, mid, old; amc: high, mid, low; over all rows
+  int64_t full_seq_bytes = 0;  ///< f16 K and V of the tokens held, over all rows
+  int64_t nominal_bytes = 0;   ///< codes only: age_tiered_bytes, amc_kept_bytes, kivi's sum
+  double nominal_ratio = 1.0;  ///< full_seq_bytes / nominal_bytes, 1 when empty
+  uint64_t stored_bytes = 0;   ///< everything held: slabs with their slack, indices, scratch
+  uint64_t payload_bytes = 0;  ///< of it: codes, parameters and exact rows of tokens held
+  int64_t seed_nbytes = 0;     ///< what the original reports: its padded buffer of exact rows
+  // kivi
+  int64_t compressed_key_bytes = 0;
+  int64_t compressed_value_bytes = 0;
+  int64_t fp16_key_bytes = 0;
+  int64_t fp16_value_bytes = 0;
+  int64_t residual_fp16_bytes = 0;
+  int64_t n_quantized = 0;
+  double assigned_avg_bits = 0;
+};
+
+/// softmax(softcap(scale * q K^T) + mask) V. Strides in elements.
+struct SequenceAttendArgs {
+  int64_t n_heads = 0;  ///< a multiple of n_kv_heads
+  int64_t n_queries = 0;
+  const float* q = nullptr;  ///< [B][n_heads][n_queries][head_dim_k]
+  std::array<int64_t, 3> q_stride = {0, 0, 0};
+  const float* mask = nullptr;  ///< added to the logits, [B][n_heads][n_queries][n]; null: none
+  std::array<int64_t, 3> mask_stride = {0, 0, 0};  ///< 0 shares a plane
+  bool causal = false;
+  int64_t first_position =
+      0;  ///< of query 0, with `causal`: query i sees keys 0 .. first_position + i
+  float scale = 1.0f;
+  float logit_softcap = 0.0f;    ///< 0: none, else cap * tanh(x / cap)
+  const float* sinks = nullptr;  ///< [n_heads] logits that only add to the denominator; null: none
+  float* out =
+      nullptr;  ///< [B][n_heads][n_queries][head_dim_v]; zeros where nothing is attended to
+  std::array<int64_t, 3> out_stride = {0, 0, 0};
+  int n_threads = 1;
+};
+
+class SequenceCache {
+ public:
+  /// Tokens of a tile: attention decodes at most this many rows at a time.
+  static constexpr int kTileTokens = 32;
+
+  virtual ~SequenceCache() = default;
+  SequenceCache(const SequenceCache&) = delete;
+  SequenceCache& operator=(const SequenceCache&) = delete;
+
+  /// Appends S >= 0 tokens: k [B,H,S,Dk], v [B,H,S,Dv]. All or nothing. Errors: kShapeMismatch,
+  /// kNonFinite, kSizeOverflow; throws std::bad_alloc.
+  Status Append(const TensorView& k, const TensorView& v);
+
+  /// Removes the newest min(n, n_tokens()) tokens; *removed gets their number. Throws
+  /// std::bad_alloc.
+  Status Trim(int64_t n, int64_t* removed);
+
+  /// Empties the cache; shapes and types are open again.
+  void Clear();
+
+  /// A cache with batch rows `rows` of this one, codes copied as they are; a row may occur more
+  /// than once.
+  Result<std::unique_ptr<SequenceCache>> SelectRows(std::span<const int64_t> rows) const;
+  Result<std::unique_ptr<SequenceCache>> Clone() const;
+
+  /// Gets the memory for n tokens in all. Before the first call there is no shape yet and nothing
+  /// happens.
+  Status Reserve(int64_t n);
+
+  /// Tokens [first, first + n) of one side: out `type` [B][H][n][head_dim].
+  Status Decode(Side side, int64_t first, int64_t n, ElementType type, std::byte* out) const;
+
+  Status Attend(const SequenceAttendArgs& args) const;
+
+  /// Tier of every token of a row, as it is stored; kExactTier for exact rows. tiers [n_tokens].
+  Status TokenTiers(int64_t row, std::span<uint8_t> tiers) const;
+  static constexpr uint8_t kExactTier = 3;
+
+  SequenceStats Stats() const;
+
+  /// Order in which AMC keeps channels; only while no tokens are held. Errors: kUnsupported (other
+  /// methods), kInvalidState, kInvalidArgument.
+  virtual Status SetChannelOrder(AmcLayerOrder order);
+
+  /// Tiers of the groups, the partial last one included (age_tiered, uniform, kivi; empty
+  /// elsewhere).
+  virtual std::vector<uint8_t> GroupTiers() const { return {}; }
+
+  const Settings& settings() const { return settings_; }
+  const SequenceShape& shape() const { return shape_; }
+  bool has_shape() const { return has_shape_; }
+  int64_t n_tokens() const { return n_tokens_; }
+  ElementType output_type() const { return shape_.type; }
+
+ protected:
+  explicit SequenceCache(Settings settings) : settings_(std::move(settings)) {}
+
+  /// Called once, before the first AppendTokens, with shape() set.
+  virtual Status Prepare() = 0;
+  /// Stores `n` > 0 checked tokens after n_tokens(); n_tokens() grows after it returns OK.
+  virtual Status AppendTokens(const TensorView& k, const TensorView& v, int64_t n) = 0;
+  /// Keeps the first `n` < n_tokens() tokens.
+  virtual Status KeepTokens(int64_t n) = 0;
+  virtual void Reset() = 0;
+  /// Copies `from`, which is of this class and whose rows are picked by (b, h) -> rows[b], h;
+  /// shape() is already set.
+  virtual Status CopyRows(const SequenceCache& from, std::span<const int64_t> rows) = 0;
+  virtual Status ReserveTokens(int64_t n) = 0;
+  /// Exact f32 reconstruction of tokens [first, first+n) of one (batch, head) row; n <=
+  /// TileTokens(first).
+  virtual void DecodeTile(Side side, int64_t row, int64_t first, int n, float* tile) const = 0;
+  /// Tokens from `first` that one DecodeTile may take: 1..kTileTokens.
+  virtual int TileTokens(int64_t first) const = 0;
+  virtual void FillTokenTiers(int64_t row, uint8_t* tiers) const = 0;
+  virtual void FillStats(SequenceStats* stats) const = 0;
+  virtual std::unique_ptr<SequenceCache> MakeEmpty() const = 0;
+  /// Type that exact rows are stored as: bf16 if both are, else f16 (spec section 4).
+  virtual ElementType StorageType(ElementType k, ElementType v) const;
+  /// Bytes of exact K and V that the original's padded buffer has room for, in tokens.
+  virtual int64_t SeedCapacityTokens(int64_t before, int64_t capacity, int64_t n_new) const;
+
+  /// f32 -> storage: the seeds' age_tiered and amc go through f16 unless bf16_direct.
+  float RoundToStorage(float x) const;
+
+  SlabArena arena_;
+
+ private:
+  Status CheckTensors(const TensorView& k, const TensorView& v) const;
+  Status CheckFinite(const TensorView& tensor, const char* name, ElementType storage) const;
+  Status SettleShape(const TensorView& k, const TensorView& v);
+
+  Settings settings_;
+  SequenceShape shape_;
+  bool has_shape_ = false;
+  int64_t n_tokens_ = 0;
+  int64_t tokens_seen_ = 0;
+  int64_t seed_capacity_ = 0;
+};
+
+/// Builds the cache that the settings of one layer ask for. Errors: those of CheckSettings;
+/// kUnsupported.
+Result<std::unique_ptr<SequenceCache>> MakeSequenceCache(const Settings& settings, int layer,
+                                                         int n_layers);
+
+}  // namespace varve
+
+#endif  // VARVE_CACHE_SEQUENCE_CACHE_H_

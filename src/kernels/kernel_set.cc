@@ -1,0 +1,32 @@
+#include "kernels/kernel_set.h"
+
+namespace varve {
+namespace {
+
+constinit const KernelSet kScalarSet = {Isa::kScalar,     QkPackReference, QkReference,
+                                        SoftmaxReference, PvReference,     UnpackReference,
+                                        &kRowsReference};
+constinit const KernelSet kAvx2Set = {Isa::kAvx2, QkPackAvx2, QkAvx2,    SoftmaxAvx2,
+                                      PvAvx2,     UnpackAvx2, &kRowsAvx2};
+constinit const KernelSet kAvx512Set = {Isa::kAvx512, QkPackAvx512, QkAvx512,    SoftmaxAvx512,
+                                        PvAvx512,     UnpackAvx512, &kRowsAvx512};
+
+}  // namespace
+
+const KernelSet& KernelsOf(Isa isa) {
+  switch (isa) {
+    case Isa::kAvx512:
+      return kAvx512Set;
+    case Isa::kAvx2:
+      return kAvx2Set;
+    default:
+      return kScalarSet;
+  }
+}
+
+const KernelSet& ActiveKernels() {
+  static const KernelSet& active = KernelsOf(ActiveIsa());
+  return active;
+}
+
+}  // namespace varve

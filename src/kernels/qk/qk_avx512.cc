@@ -1,0 +1,270 @@
+// qk on AVX-512 VNNI + VBMI. A 64-byte product line is 16 tokens x 4 channels; dword lane = token.
+//
+//   registers, N queries, T terms (2 in wide runs: high and low byte of q16; 1 in narrow ones):
+//     acc[set][n][term][half]   N * T * 2 accumulators a set, two sets when N * T is small, to
+//     cover the latency of
+//                               VPDPBUSD (5 cycles, 2 a cycle)
+//     k0, k1                    a quad's lines for tokens 0..15 and 16..31, decoded by one VPERMB
+//     each
+//   q is the broadcast memory operand of VPDPBUSD, so it costs no register and no port 5.
+//
+// VPDPBUSD multiplies unsigned by signed: lines decode to level + 128, and accumulators start at
+// -128 * sum(q). Operand order: wide quads [quad][n]{high, low} dwords of 4 channels, then narrow
+// quads [quad][n].
+//
+// Why inline assembly: g++ 12 copies and spills accumulators of _mm512_dpbusd_epi32 round loops.
+#include <immintrin.h>
+
+#include "kernels/lines_avx512.h"
+#include "kernels/qk/qk.h"
+
+namespace varve {
+namespace {
+
+using Codes = Tables<128>;
+
+/// acc += sum of 4 products of k (unsigned) and the broadcast dword at q (signed).
+VARVE_INLINE void Dot(__m512i& acc, __m512i k, const int32_t* q) {
+  asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(k), "m"(*q));
+}
+
+template <int N, int T>
+struct Sums {
+  static constexpr int kSets = N * T <= 3 ? 2 : 1;
+  __m512i acc[kSets][N][T][2];
+
+  VARVE_INLINE void Quad(int set, __m512i k0, __m512i k1, const int32_t* q) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 2
+      for (int t = 0; t < T; ++t) {
+        Dot(acc[set % kSets][n][t][0], k0, q + n * T + t);
+        Dot(acc[set % kSets][n][t][1], k1, q + n * T + t);
+      }
+    }
+  }
+
+  VARVE_INLINE __m512i Total(int n, int t, int half) const {
+    if constexpr (kSets == 2) return _mm512_add_epi32(acc[0][n][t][half], acc[1][n][t][half]);
+    return acc[0][n][t][half];
+  }
+};
+
+struct Prefetch {
+  const uint8_t* next;
+  const uint8_t* end;
+
+  VARVE_INLINE void One() {
+    if (next < end) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+    next += kLine;
+  }
+};
+
+template <int N, int T>
+VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const int32_t* q,
+                                   Sums<N, T>& sums, Prefetch& prefetch) {
+  constexpr int kStep = N * T;
+  const uint8_t* line = codes + run.byte_offset;
+  int quads = run.n_quads;
+  switch (run.bits) {
+    case 8:
+      for (; quads >= 2; quads -= 2, line += 4 * kLine, q += 2 * kStep) {
+        sums.Quad(0, Load(line), Load(line + kLine), q);
+        prefetch.One();
+        sums.Quad(1, Load(line + 2 * kLine), Load(line + 3 * kLine), q + kStep);
+      }
+      if (quads > 0) {
+        sums.Quad(0, Load(line), Load(line + kLine), q);
+        q += kStep;
+      }
+      break;
+    case 4:
+      for (; quads >= 2; quads -= 2, line += 2 * kLine, q += 2 * kStep) {
+        const __m512i a = Load(line);
+        sums.Quad(0, Look(Codes::k4, a), Look(Codes::k4, _mm512_srli_epi16(a, 4)), q);
+        prefetch.One();
+        const __m512i b = Load(line + kLine);
+        sums.Quad(1, Look(Codes::k4, b), Look(Codes::k4, _mm512_srli_epi16(b, 4)), q + kStep);
+      }
+      if (quads > 0) {
+        const __m512i a = Load(line);
+        sums.Quad(0, Look(Codes::k4, a), Look(Codes::k4, _mm512_srli_epi16(a, 4)), q);
+        q += kStep;
+      }
+      break;
+    case 2:
+      for (; quads > 0; quads -= 2, line += kLine, q += 2 * kStep) {
+        const __m512i a = Load(line);
+        sums.Quad(0, Look(Codes::k2a, a), Look(Codes::k2b, a), q);
+        prefetch.One();
+        sums.Quad(1, Look(Codes::k2c, a), Look(Codes::k2a, _mm512_srli_epi16(a, 6)), q + kStep);
+      }
+      break;
+    case 6:
+      for (; quads > 0; quads -= 2, line += 3 * kLine, q += 2 * kStep) {
+        const __m512i a = Load(line);
+        const __m512i b = Load(line + kLine);
+        const __m512i c = Load(line + 2 * kLine);
+        sums.Quad(0, Look(Codes::k6, a), Look(Codes::k6, b), q);
+        prefetch.One();
+        sums.Quad(1, Look(Codes::k6, c), Look(Codes::k6, Spare(a, b, c)), q + kStep);
+      }
+      break;
+    default:
+      for (; quads > 0; quads -= 4, line += 3 * kLine, q += 4 * kStep) {
+        const __m512i a = Load(line);
+        const __m512i b = Load(line + kLine);
+        const __m512i c = Load(line + 2 * kLine);
+        sums.Quad(0, Look(Codes::k3a, a), Look(Codes::k3b, a), q);
+        prefetch.One();
+        sums.Quad(1, Look(Codes::k3a, b), Look(Codes::k3b, b), q + kStep);
+        sums.Quad(0, Look(Codes::k3a, c), Look(Codes::k3b, c), q + 2 * kStep);
+        prefetch.One();
+        const __m512i spare = Spare(a, b, c);
+        sums.Quad(1, Look(Codes::k3a, spare), Look(Codes::k3b, spare), q + 3 * kStep);
+      }
+  }
+  return q;
+}
+
+/// Exact value of 256 * high + low, rounded once.
+VARVE_INLINE __m512 WideValue(__m512i high, __m512i low) {
+  return _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(low));
+}
+
+template <int N>
+__attribute__((noinline)) void Block(const QkArgs& args) {
+  const QkRuns& runs = *args.runs;
+  const QkQueries& queries = *args.queries;
+  const auto* q = static_cast<const int32_t*>(queries.operand);
+  Prefetch prefetch = {args.prefetch,
+                       args.prefetch + static_cast<ptrdiff_t>(args.n_prefetch_lines) * kLine};
+
+  Sums<N, 2> wide;
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 2
+    for (int t = 0; t < 2; ++t) {
+#pragma GCC unroll 2
+      for (int half = 0; half < 2; ++half) {
+        wide.acc[0][n][t][half] = _mm512_set1_epi32(queries.start[n][t]);
+        if constexpr (Sums<N, 2>::kSets == 2) wide.acc[1][n][t][half] = _mm512_setzero_si512();
+      }
+    }
+  }
+  for (int r = 0; r < runs.n_wide_runs; ++r)
+    q = AddRun<N, 2>(runs.run[r], args.codes, q, wide, prefetch);
+
+  __m512 logit[N][2];
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+    const __m512 scale = _mm512_set1_ps(queries.wide_scale[n]);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      logit[n][half] =
+          _mm512_mul_ps(WideValue(wide.Total(n, 0, half), wide.Total(n, 1, half)), scale);
+    }
+  }
+
+  Sums<N, 1> narrow;
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      narrow.acc[0][n][0][half] = _mm512_set1_epi32(queries.start[n][2]);
+      if constexpr (Sums<N, 1>::kSets == 2) narrow.acc[1][n][0][half] = _mm512_setzero_si512();
+    }
+  }
+  for (int r = runs.n_wide_runs; r < runs.n_runs; ++r)
+    q = AddRun<N, 1>(runs.run[r], args.codes, q, narrow, prefetch);
+
+  const __m512 gain[2] = {
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.gains))),
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.gains + 16)))};
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+    const __m512 scale = _mm512_set1_ps(queries.narrow_scale[n]);
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(narrow.Total(n, 0, half)), scale);
+      _mm512_storeu_ps(args.logits + 32 * n + 16 * half,
+                       _mm512_mul_ps(_mm512_add_ps(logit[n][half], part), gain[half]));
+    }
+  }
+}
+
+}  // namespace
+
+void QkAvx512(const QkArgs& args) {
+  switch (args.queries->n) {
+    case 1:
+      return Block<1>(args);
+    case 2:
+      return Block<2>(args);
+    case 3:
+      return Block<3>(args);
+    default:
+      return Block<4>(args);
+  }
+}
+
+void QkPackAvx512(const QkPackArgs& args) {
+  const QkRuns& runs = *args.runs;
+  auto* out = static_cast<int32_t*>(args.operand);
+  args.queries->n = args.n;
+  args.queries->operand = args.operand;
+  const int stride = 4 * runs.n_quads;
+  const int n_narrow = runs.n_quads - runs.n_wide_quads;
+  int32_t* narrow_out = out + static_cast<ptrdiff_t>(runs.n_wide_quads) * args.n * 2;
+  for (int n = 0; n < args.n; ++n) {
+    const int16_t* q = args.q + static_cast<ptrdiff_t>(n) * stride;
+    __m512i high_sum = _mm512_setzero_si512();
+    __m512i low_sum = _mm512_setzero_si512();
+    const __m512i ones = _mm512_set1_epi8(1);
+    // Sixteen quads a turn: 64 int16 split into two lines of bytes, scattered n * 2 dwords apart.
+    for (int quad = 0; quad < runs.n_wide_quads; quad += 16) {
+      const int left = 4 * (runs.n_wide_quads - quad);
+      const __mmask32 first = left >= 32 ? 0xffffffffu : (1u << left) - 1;
+      const __mmask32 second = left >= 64 ? 0xffffffffu : left > 32 ? (1u << (left - 32)) - 1 : 0;
+      const __m512i a = _mm512_maskz_loadu_epi16(first, q + 4 * quad);
+      const __m512i b = _mm512_maskz_loadu_epi16(second, q + 4 * quad + 32);
+      const __m512i low = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(a)),
+                                             _mm512_cvtepi16_epi8(b), 1);
+      const __m512i round = _mm512_set1_epi16(128);
+      const __m512i high_a = _mm512_srai_epi16(_mm512_add_epi16(a, round), 8);
+      const __m512i high_b = _mm512_srai_epi16(_mm512_add_epi16(b, round), 8);
+      const __m512i high = _mm512_inserti64x4(_mm512_castsi256_si512(_mm512_cvtepi16_epi8(high_a)),
+                                              _mm512_cvtepi16_epi8(high_b), 1);
+      high_sum = _mm512_dpbusd_epi32(high_sum, ones, high);
+      low_sum = _mm512_dpbusd_epi32(low_sum, ones, low);
+      alignas(64) int32_t highs[16];
+      alignas(64) int32_t lows[16];
+      _mm512_store_si512(highs, high);
+      _mm512_store_si512(lows, low);
+      const int count = left < 64 ? left / 4 : 16;
+      for (int i = 0; i < count; ++i) {
+        out[((quad + i) * args.n + n) * 2] = highs[i];
+        out[((quad + i) * args.n + n) * 2 + 1] = lows[i];
+      }
+    }
+    __m512i narrow_sum = _mm512_setzero_si512();
+    for (int quad = 0; quad < n_narrow; quad += 8) {
+      const int left = 4 * (n_narrow - quad);
+      const __mmask32 mask = left >= 32 ? 0xffffffffu : (1u << left) - 1;
+      const __m512i a = _mm512_maskz_loadu_epi16(mask, q + 4 * (runs.n_wide_quads + quad));
+      const __m512i bytes = _mm512_castsi256_si512(_mm512_cvtepi16_epi8(a));
+      narrow_sum = _mm512_dpbusd_epi32(
+          narrow_sum, ones,
+          _mm512_inserti64x4(_mm512_setzero_si512(), _mm512_castsi512_si256(bytes), 0));
+      alignas(32) int32_t dwords[8];
+      _mm256_store_si256(reinterpret_cast<__m256i*>(dwords), _mm512_castsi512_si256(bytes));
+      const int count = left < 32 ? left / 4 : 8;
+      for (int i = 0; i < count; ++i) narrow_out[(quad + i) * args.n + n] = dwords[i];
+    }
+    args.queries->start[n][0] = -128 * _mm512_reduce_add_epi32(high_sum);
+    args.queries->start[n][1] = -128 * _mm512_reduce_add_epi32(low_sum);
+    args.queries->start[n][2] = -128 * _mm512_reduce_add_epi32(narrow_sum);
+  }
+}
+
+}  // namespace varve

@@ -1,0 +1,51 @@
+// softmax: turns the logits of 32 cells into the integer weights that pv multiplies, for up to 16
+// items at a time. An item is one query and one block.
+//
+//   x[t] = logit[t] (in octaves: the query carries log2 e), soft-capped, + slope * bias[t]
+//   e    = ceil(max x)            w[t] = 2^(x[t] - e)                     sum = sum_t w[t]
+//   weight[t] = round(w[t] * gain[t] * 32767 / gain_max)                  unit = gain_max / 32767
+//
+// A cell with bias -inf, or past the live bits, takes no part whatever its logit and gain hold. A
+// NaN among the others makes `sum` NaN. The exponent is an integer, so block results combine by
+// exact powers of two. Included by the kernel files of this family and by cache/attend.
+#ifndef VARVE_KERNELS_SOFTMAX_SOFTMAX_H_
+#define VARVE_KERNELS_SOFTMAX_SOFTMAX_H_
+
+#include <cstddef>
+#include <cstdint>
+
+namespace varve {
+
+inline constexpr int kMaxSoftmaxItems = 16;
+
+/// e of an item without any cell, or with a NaN or infinite logit.
+inline constexpr int32_t kNoExponent = INT32_MIN;
+
+struct SoftmaxArgs {
+  int n_items = 0;
+  float* logits = nullptr;  ///< [n_items][32]; becomes w where v_gains is null
+  const float* bias[kMaxSoftmaxItems] =
+      {};  ///< [32] in octaves, null: all cells take part unbiased
+  float slope[kMaxSoftmaxItems] = {};
+  const uint16_t* v_gains[kMaxSoftmaxItems] = {};  ///< f16 [32], null: the values are plain rows
+  float cap = 0;            ///< soft-cap in octaves: x = cap * tanh(logit); 0: none
+  void* weights = nullptr;  ///< [n_items] 64 bytes each, in the ISA's own order, 64-byte aligned
+  int32_t exponent[kMaxSoftmaxItems] = {};  ///< out: e
+  float sum[kMaxSoftmaxItems] = {};         ///< out
+  float unit[kMaxSoftmaxItems] = {};        ///< out
+};
+
+using SoftmaxKernel = void (*)(SoftmaxArgs& args);
+
+/// Coefficients of 2^r on [-1/2, 1/2], relative error 1e-7 (Chebyshev nodes).
+constexpr float kExp2Coefficient[6] = {1.0000000754548972f,   0.6931471880262287f,
+                                       0.24022107485308208f,  0.05550357114219461f,
+                                       0.009676031918326564f, 0.0013390863364533504f};
+
+void SoftmaxReference(SoftmaxArgs& args);
+void SoftmaxAvx2(SoftmaxArgs& args);
+void SoftmaxAvx512(SoftmaxArgs& args);
+
+}  // namespace varve
+
+#endif  // VARVE_KERNELS_SOFTMAX_SOFTMAX_H_

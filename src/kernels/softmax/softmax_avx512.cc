@@ -1,0 +1,207 @@
+// softmax on AVX-512. An item is two registers of 16 cells. The maxima of 16 items are found
+// together: sixteen registers are halved pairwise, so that one tree of 15 steps ends with one item
+// a lane. Weights: 32 high bytes, then 32 low bytes, each in token order: the unsigned operands of
+// VPDPBUSD.
+#include <immintrin.h>
+
+#include "kernels/softmax/softmax.h"
+
+namespace varve {
+namespace {
+
+__attribute__((always_inline)) inline __m512 Exp2(__m512 x) {
+  x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));
+  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
+  const __m512 r = _mm512_sub_ps(x, whole);
+  __m512 p = _mm512_set1_ps(kExp2Coefficient[5]);
+#pragma GCC unroll 5
+  for (int i = 4; i >= 0; --i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2Coefficient[i]));
+  return _mm512_scalef_ps(p, whole);
+}
+
+__attribute__((always_inline)) inline __m512 Tanh(__m512 x) {
+  const __m512 magnitude = _mm512_abs_ps(x);
+  const __m512 e = Exp2(_mm512_min_ps(_mm512_mul_ps(magnitude, _mm512_set1_ps(2.8853900817779268f)),
+                                      _mm512_set1_ps(60.0f)));
+  const __m512 one = _mm512_set1_ps(1.0f);
+  const __m512 t = _mm512_sub_ps(one, _mm512_div_ps(_mm512_set1_ps(2.0f), _mm512_add_ps(one, e)));
+  const __m512 signed_t = _mm512_or_ps(t, _mm512_and_ps(x, _mm512_set1_ps(-0.0f)));
+  // min() above hides a NaN.
+  return _mm512_mask_mov_ps(signed_t, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x);
+}
+
+struct Max {
+  static __attribute__((always_inline)) inline __m512 Of(__m512 a, __m512 b) {
+    return _mm512_max_ps(a, b);
+  }
+};
+
+struct Add {
+  static __attribute__((always_inline)) inline __m512 Of(__m512 a, __m512 b) {
+    return _mm512_add_ps(a, b);
+  }
+};
+
+/// Lane i of the result is row i folded by halves: lanes 8 apart, then 4, 2 and 1, as the reference
+/// folds.
+template <typename Op>
+__attribute__((always_inline)) inline __m512 FoldRows(const __m512* rows) {
+  __m512 level[8];
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    const __m512 a = rows[i];
+    const __m512 b = rows[i + 8];
+    level[i] = Op::Of(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+  }
+#pragma GCC unroll 4
+  for (int i = 0; i < 4; ++i) {
+    const __m512 a = level[i];
+    const __m512 b = level[i + 4];
+    level[i] = Op::Of(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xdd));
+  }
+#pragma GCC unroll 2
+  for (int i = 0; i < 2; ++i) {
+    const __m512 a = level[i];
+    const __m512 b = level[i + 2];
+    level[i] = Op::Of(_mm512_shuffle_ps(a, b, 0x44), _mm512_shuffle_ps(a, b, 0xee));
+  }
+  const __m512 folded = Op::Of(_mm512_shuffle_ps(level[0], level[1], 0x88),
+                               _mm512_shuffle_ps(level[0], level[1], 0xdd));
+  // The foldings leave row r in lane order[r].
+  const __m512i order = _mm512_setr_epi32(0, 2, 1, 3, 8, 10, 9, 11, 4, 6, 5, 7, 12, 14, 13, 15);
+  return _mm512_permutexvar_ps(order, folded);
+}
+
+struct Gains {
+  __m512 half[2];
+};
+
+__attribute__((always_inline)) inline Gains LoadGains(const uint16_t* gains) {
+  return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains))),
+           _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 16)))}};
+}
+
+constexpr int kNanOrInf = 0x01 | 0x08 | 0x10 | 0x80;
+constexpr int kNan = 0x01 | 0x80;
+
+/// Byte order that turns lanes {low a, high a, low b, high b} into 32 high bytes (a, b) and 32 low
+/// bytes.
+struct ByteOrder {
+  alignas(64) uint8_t index[64];
+};
+
+consteval ByteOrder MakeByteOrder() {
+  ByteOrder order{};
+  for (int i = 0; i < 16; ++i) {
+    order.index[i] = static_cast<uint8_t>(4 * i + 1);
+    order.index[16 + i] = static_cast<uint8_t>(4 * i + 3);
+    order.index[32 + i] = static_cast<uint8_t>(4 * i);
+    order.index[48 + i] = static_cast<uint8_t>(4 * i + 2);
+  }
+  return order;
+}
+
+constexpr ByteOrder kByteOrder = MakeByteOrder();
+
+}  // namespace
+
+void SoftmaxAvx512(SoftmaxArgs& args) {
+  const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
+  __m512 maxima[kMaxSoftmaxItems];
+  __m512 gain_maxima[kMaxSoftmaxItems];
+  __mmask16 part[kMaxSoftmaxItems][2];
+  unsigned bad_items = 0;
+
+  for (int item = 0; item < args.n_items; ++item) {
+    float* logits = args.logits + 32 * item;
+    const float* bias = args.bias[item];
+    __m512 x[2] = {_mm512_loadu_ps(logits), _mm512_loadu_ps(logits + 16)};
+    part[item][0] = part[item][1] = 0xffff;
+    if (args.cap != 0) {
+      const __m512 cap = _mm512_set1_ps(args.cap);
+#pragma GCC unroll 2
+      for (int h = 0; h < 2; ++h) x[h] = _mm512_mul_ps(cap, Tanh(x[h]));
+    }
+    if (bias != nullptr) {
+      const __m512 slope = _mm512_set1_ps(args.slope[item]);
+#pragma GCC unroll 2
+      for (int h = 0; h < 2; ++h) {
+        const __m512 b = _mm512_loadu_ps(bias + 16 * h);
+        part[item][h] = _mm512_cmp_ps_mask(b, minus_inf, _CMP_NEQ_UQ);
+        x[h] = _mm512_maskz_fmadd_ps(part[item][h], slope, b, x[h]);
+      }
+    }
+    __mmask16 bad =
+        _mm512_fpclass_ps_mask(x[0], kNanOrInf) | _mm512_fpclass_ps_mask(x[1], kNanOrInf);
+    x[0] = _mm512_mask_mov_ps(minus_inf, part[item][0], x[0]);
+    x[1] = _mm512_mask_mov_ps(minus_inf, part[item][1], x[1]);
+    _mm512_storeu_ps(logits, x[0]);
+    _mm512_storeu_ps(logits + 16, x[1]);
+    maxima[item] = _mm512_max_ps(x[0], x[1]);
+    gain_maxima[item] = _mm512_setzero_ps();
+    if (args.v_gains[item] != nullptr) {
+      Gains gains = LoadGains(args.v_gains[item]);
+#pragma GCC unroll 2
+      for (int h = 0; h < 2; ++h) {
+        gains.half[h] = _mm512_maskz_mov_ps(part[item][h], gains.half[h]);
+        bad |= _mm512_fpclass_ps_mask(gains.half[h], kNan);
+      }
+      gain_maxima[item] = _mm512_max_ps(gains.half[0], gains.half[1]);
+    }
+    bad_items |= (bad != 0 ? 1u : 0u) << item;
+  }
+  for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) {
+    maxima[item] = minus_inf;
+    gain_maxima[item] = _mm512_setzero_ps();
+  }
+
+  const __m512 exponent =
+      _mm512_roundscale_ps(FoldRows<Max>(maxima), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+  const __m512 gain_max = _mm512_max_ps(FoldRows<Max>(gain_maxima), _mm512_set1_ps(1e-30f));
+  const __m512 per_unit = _mm512_div_ps(_mm512_set1_ps(32767.0f), gain_max);
+  alignas(64) float exponents[kMaxSoftmaxItems];
+  alignas(64) float per_units[kMaxSoftmaxItems];
+  _mm512_store_ps(exponents, exponent);
+  _mm512_store_ps(per_units, per_unit);
+
+  const __m512i byte_order = _mm512_load_si512(kByteOrder.index);
+  for (int item = 0; item < args.n_items; ++item) {
+    float* logits = args.logits + 32 * item;
+    const __m512 e = _mm512_set1_ps(exponents[item]);
+    __m512 w[2];
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      w[h] = _mm512_maskz_mov_ps(part[item][h],
+                                 Exp2(_mm512_sub_ps(_mm512_loadu_ps(logits + 16 * h), e)));
+    }
+    maxima[item] = _mm512_add_ps(w[0], w[1]);
+    if (args.v_gains[item] == nullptr) {
+      _mm512_storeu_ps(logits, w[0]);
+      _mm512_storeu_ps(logits + 16, w[1]);
+      continue;
+    }
+    const Gains gains = LoadGains(args.v_gains[item]);
+    const __m512 scale = _mm512_set1_ps(per_units[item]);
+    const __m512i a = _mm512_maskz_cvtps_epi32(
+        part[item][0], _mm512_mul_ps(_mm512_mul_ps(w[0], gains.half[0]), scale));
+    const __m512i b = _mm512_maskz_cvtps_epi32(
+        part[item][1], _mm512_mul_ps(_mm512_mul_ps(w[1], gains.half[1]), scale));
+    const __m512i both = _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
+    _mm512_store_si512(static_cast<uint8_t*>(args.weights) + 64 * item,
+                       _mm512_permutexvar_epi8(byte_order, both));
+  }
+  for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) maxima[item] = _mm512_setzero_ps();
+
+  const __mmask16 bad_mask = static_cast<__mmask16>(bad_items);
+  const __m512 sums =
+      _mm512_mask_mov_ps(FoldRows<Add>(maxima), bad_mask, _mm512_set1_ps(__builtin_nanf("")));
+  const __mmask16 present =
+      _mm512_cmp_ps_mask(exponent, minus_inf, _CMP_NEQ_UQ) & static_cast<__mmask16>(~bad_mask);
+  _mm512_storeu_si512(args.exponent,
+                      _mm512_mask_cvtps_epi32(_mm512_set1_epi32(kNoExponent), present, exponent));
+  _mm512_storeu_ps(args.sum,
+                   _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad_mask, sums));
+  _mm512_storeu_ps(args.unit, _mm512_maskz_div_ps(present, gain_max, _mm512_set1_ps(32767.0f)));
+}
+
+}  // namespace varve
