@@ -159,11 +159,20 @@ ggml_status KvBuffer::InitTensor(const ggml_tensor* tensor, bool is_compute) {
       static_cast<size_t>(static_cast<const std::byte*>(tensor->data) - range_.base());
   const auto name = is_compute ? std::nullopt : ParseKvName(tensor->name);
   if (name && HasKvShape(tensor)) {
-    NoteKvSeen();
-    if (LayerFor(name->tag, name->layer)->AddTensor(name->side, tensor, offset))
+    KvLayer* layer = LayerFor(name->tag, name->layer);
+    KvTensor& taken = layer->tensor(name->side);
+    if (!taken.present()) {
+      NoteKvSeen();
+      if (!layer->AddTensor(name->side, tensor, offset)) return GGML_STATUS_ALLOC_FAILED;
+      const std::lock_guard lock(mutex_);
+      by_offset_.insert(std::upper_bound(by_offset_.begin(), by_offset_.end(), &taken,
+                                         [](const KvTensor* x, const KvTensor* y) {
+                                           return x->offset < y->offset;
+                                         }),
+                        &taken);
       return GGML_STATUS_SUCCESS;
+    }
   }
-  if (Find(tensor)) return GGML_STATUS_FAILED;  // its plain pages were refused
   const size_t bytes = ggml_nbytes(tensor);
   return bytes == 0 || range_.MakeWritable(offset, bytes) ? GGML_STATUS_SUCCESS
                                                           : GGML_STATUS_ALLOC_FAILED;
@@ -187,16 +196,13 @@ std::optional<KvRef> KvBuffer::Find(const ggml_tensor* tensor) {
   const auto start = static_cast<size_t>(static_cast<const std::byte*>(root->data) - range_.base());
   const size_t view = tensor->view_src != nullptr ? tensor->view_offs : 0;
   const std::lock_guard lock(mutex_);
-  for (const auto& layer : layers_) {
-    for (const varve_side side : {VARVE_KEY, VARVE_VALUE}) {
-      KvTensor& candidate = layer->tensor(side);
-      if (!candidate.present() || start < candidate.offset ||
-          start - candidate.offset >= candidate.bytes)
-        continue;
-      return KvRef{&candidate, start - candidate.offset + view};
-    }
-  }
-  return std::nullopt;
+  const auto after = std::upper_bound(
+      by_offset_.begin(), by_offset_.end(), start,
+      [](size_t offset, const KvTensor* kv) { return offset < kv->offset; });
+  if (after == by_offset_.begin()) return std::nullopt;
+  KvTensor* candidate = *std::prev(after);
+  if (start - candidate->offset >= candidate->bytes) return std::nullopt;
+  return KvRef{candidate, start - candidate->offset + view};
 }
 
 void KvBuffer::Clear(uint8_t value) {

@@ -62,6 +62,7 @@ class KvBuffer {
   AddressRange range_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<KvLayer>> layers_;
+  std::vector<KvTensor*> by_offset_;  ///< of all layers, in the order of their addresses
   std::atomic<bool> announced_ = false;
 };
 

@@ -51,7 +51,6 @@ KvLayer::KvLayer(int index, std::string tag, ConfigPtr config, AddressRange* ran
 bool KvLayer::AddTensor(varve_side side, const ggml_tensor* declared, size_t offset) {
   const std::lock_guard lock(*mutex_);
   KvTensor& added = tensor(side);
-  if (added.present()) return false;
   added = {this,
            side,
            declared->type,

@@ -45,8 +45,7 @@ class KvLayer {
   int index() const { return index_; }
   const std::string& tag() const { return tag_; }
 
-  /// Takes a tensor named cache_<tag>k_l<index> or cache_<tag>v_l<index>. False: this side is
-  /// already taken.
+  /// Takes a tensor named cache_<tag>k_l<index> or cache_<tag>v_l<index>. False: no memory for it.
   bool AddTensor(varve_side side, const ggml_tensor* tensor, size_t offset);
 
   KvTensor& tensor(varve_side side) { return side == VARVE_KEY ? key_ : value_; }
