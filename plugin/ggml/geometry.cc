@@ -82,11 +82,13 @@ HeadShape TraceHeads(const ggml_tensor* rows, int64_t row_elements) {
   return {};
 }
 
-varve_rope_params RopeParams(const ggml_tensor* rope) {
+varve_rope_params RopeParams(const ggml_tensor* rope, int first_channel) {
   varve_rope_params params = {};
   params.struct_size = sizeof(params);
   params.n_dims = rope->op_params[kRopeDims];
-  params.kind = RopeShapeOf(rope).kind;
+  params.kind =
+      rope->op_params[kRopeMode] == GGML_ROPE_TYPE_NORMAL ? VARVE_ROPE_NORMAL : VARVE_ROPE_NEOX;
+  params.first_dim = first_channel;
   params.n_ctx_orig = rope->op_params[kRopeCtxOrig];
   params.freq_base = FloatParam(rope, kRopeFreqBase);
   params.freq_scale = FloatParam(rope, kRopeFreqScale);

@@ -41,10 +41,11 @@ std::vector<int32_t> RopePositions(const ggml_tensor* rope, int64_t n_tokens);
 /// unknown if it did not.
 HeadShape TraceHeads(const ggml_tensor* rows, int64_t row_elements);
 
-/// Fields of a ROPE node for varve_cells_shift.
-varve_rope_params RopeParams(const ggml_tensor* rope);
+/// Fields of a ROPE node of mode normal or NeoX for varve_cells_shift; the turn begins at
+/// first_channel of a head.
+varve_rope_params RopeParams(const ggml_tensor* rope, int first_channel);
 
-/// Channel of the head at which a ROPE node starts to turn.
+/// Channel of its input's rows at which a ROPE node starts to turn.
 int RopeOffset(const ggml_tensor* rope);
 
 }  // namespace varve::plugin

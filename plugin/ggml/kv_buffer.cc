@@ -196,9 +196,9 @@ std::optional<KvRef> KvBuffer::Find(const ggml_tensor* tensor) {
   const auto start = static_cast<size_t>(static_cast<const std::byte*>(root->data) - range_.base());
   const size_t view = tensor->view_src != nullptr ? tensor->view_offs : 0;
   const std::lock_guard lock(mutex_);
-  const auto after = std::upper_bound(
-      by_offset_.begin(), by_offset_.end(), start,
-      [](size_t offset, const KvTensor* kv) { return offset < kv->offset; });
+  const auto after =
+      std::upper_bound(by_offset_.begin(), by_offset_.end(), start,
+                       [](size_t offset, const KvTensor* kv) { return offset < kv->offset; });
   if (after == by_offset_.begin()) return std::nullopt;
   KvTensor* candidate = *std::prev(after);
   if (start - candidate->offset >= candidate->bytes) return std::nullopt;

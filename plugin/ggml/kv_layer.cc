@@ -304,12 +304,13 @@ bool KvLayer::Attend(const varve_attend_args& args) {
   return varve_cells_attend(cells_.get(), &args) == VARVE_OK || Failed("attention");
 }
 
-bool KvLayer::Shift(int64_t first, const std::vector<int32_t>& delta,
-                    const varve_rope_params& rope) {
+varve_status KvLayer::Shift(int64_t first, const std::vector<int32_t>& delta,
+                            const varve_rope_params& rope) {
   const std::lock_guard lock(*mutex_);
-  return varve_cells_shift(cells_.get(), first, delta.data(), static_cast<int32_t>(delta.size()),
-                           &rope) == VARVE_OK ||
-         Failed("a shift");
+  const varve_status status = varve_cells_shift(cells_.get(), first, delta.data(),
+                                                static_cast<int32_t>(delta.size()), &rope);
+  if (status != VARVE_OK && status != VARVE_ERROR_UNSUPPORTED) Failed("a shift");
+  return status;
 }
 
 void KvLayer::Clear() {

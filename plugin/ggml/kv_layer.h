@@ -83,9 +83,12 @@ class KvLayer {
   /// copy bytes instead.
   bool CopyRows(varve_side side, int64_t first, const KvLayer& from, int64_t from_first, int64_t n);
 
-  /// Attention and shift of a packed layer.
+  /// Attention over a packed layer.
   bool Attend(const varve_attend_args& args);
-  bool Shift(int64_t first, const std::vector<int32_t>& delta, const varve_rope_params& rope);
+
+  /// A shift of a packed layer. VARVE_ERROR_UNSUPPORTED, untold: a turn that the codes cannot take.
+  varve_status Shift(int64_t first, const std::vector<int32_t>& delta,
+                     const varve_rope_params& rope);
 
   /// Forgets everything; the form stays.
   void Clear();

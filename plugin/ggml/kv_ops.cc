@@ -91,10 +91,11 @@ bool OutOfRange(const ggml_tensor* op, int64_t row, int64_t n_rows) {
   return true;
 }
 
-bool Shift(const ggml_tensor* op) {
+varve_status Shift(const ggml_tensor* op) {
   const auto match = MatchShift(op);
   const auto* delta = static_cast<const int32_t*>(op->src[1]->data);
-  return match->keys.layer().Shift(match->first_cell, {delta, delta + op->ne[2]}, RopeParams(op));
+  return match->keys.layer().Shift(match->first_cell, {delta, delta + op->ne[2]},
+                                   RopeParams(op, match->first_channel));
 }
 
 }  // namespace
@@ -251,18 +252,22 @@ bool GraphRunner::Copy(const ggml_tensor* op) {
   return true;
 }
 
-bool GraphRunner::RunOnCodes(const ggml_tensor* node) {
+GraphRunner::Outcome GraphRunner::RunOnCodes(const ggml_tensor* node) {
+  const auto done = [](bool ok) { return ok ? Outcome::kDone : Outcome::kFailed; };
+  if (!MatchesAny(node)) return Outcome::kNotOnCodes;
   switch (node->op) {
     case GGML_OP_SET_ROWS:
-      return SetRows(node);
+      return done(SetRows(node));
     case GGML_OP_FLASH_ATTN_EXT:
-      return Attention(node);
-    case GGML_OP_ROPE:
-      return Shift(node);
+      return done(Attention(node));
     case GGML_OP_GET_ROWS:
-      return GetRows(node);
+      return done(GetRows(node));
+    case GGML_OP_ROPE: {
+      const varve_status status = Shift(node);
+      return status == VARVE_ERROR_UNSUPPORTED ? Outcome::kNotOnCodes : done(status == VARVE_OK);
+    }
     default:
-      return Copy(node);
+      return done(Copy(node));
   }
 }
 
@@ -277,15 +282,19 @@ ggml_status GraphRunner::Run(ggml_cgraph* graph) {
       if (!ref.layer().Settle()) return GGML_STATUS_FAILED;
     }
     const std::vector<KvRef> held = HeldOperands(node);
-    if (!held.empty() && MatchesAny(node)) {
+    if (!held.empty()) {
       // Nodes before this one may have written what it reads.
       if (const ggml_status status = host_cpu_.Run(on_host_cpu, n_threads_);
-          status != GGML_STATUS_SUCCESS)
+          status != GGML_STATUS_SUCCESS) {
         return status;
+      }
       on_host_cpu.clear();
-      if (!RunOnCodes(node)) return GGML_STATUS_FAILED;
-      CountOp(node->op, OpPath::kOnCodes);
-      continue;
+      const Outcome outcome = RunOnCodes(node);
+      if (outcome == Outcome::kFailed) return GGML_STATUS_FAILED;
+      if (outcome == Outcome::kDone) {
+        CountOp(node->op, OpPath::kOnCodes);
+        continue;
+      }
     }
     for (const KvRef& ref : held) {
       const std::string reason =

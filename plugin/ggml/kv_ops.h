@@ -17,7 +17,9 @@ class GraphRunner {
   ggml_status Run(ggml_cgraph* graph);
 
  private:
-  bool RunOnCodes(const ggml_tensor* node);
+  enum class Outcome { kDone, kFailed, kNotOnCodes };
+
+  Outcome RunOnCodes(const ggml_tensor* node);
   bool SetRows(const ggml_tensor* op);
   bool Attention(const ggml_tensor* op);
   bool GetRows(const ggml_tensor* op);

@@ -125,19 +125,25 @@ std::optional<ShiftMatch> MatchShift(const ggml_tensor* op) {
   }
   const KvTensor& kv = *keys->tensor;
   const int mode = op->op_params[2];
-  const bool whole_cells =
-      op->ne[3] == 1 && keys->offset % kv.row_bytes == 0 && HasContiguousRows(op) &&
-      HasStride(op, 2, kv.row_bytes) && kv.row_elements % op->ne[1] == 0 &&
-      HasStride(op, 1, ggml_row_size(kv.type, kv.row_elements / op->ne[1])) && IsWithin(op, *keys);
+  const int n_dims = op->op_params[1];
+  if (op->ne[3] != 1 || !HasContiguousRows(op) || !HasStride(op, 2, kv.row_bytes) ||
+      kv.row_elements % op->ne[1] != 0 || !IsWithin(op, *keys)) {
+    return std::nullopt;
+  }
+  const int64_t head_dim = kv.row_elements / op->ne[1];
+  const size_t head_bytes = ggml_row_size(kv.type, head_dim);
+  const auto first_channel =
+      static_cast<int>(keys->offset % kv.row_bytes / ggml_type_size(kv.type)) + RopeOffset(op);
+  const bool every_head = HasStride(op, 1, head_bytes) && first_channel + n_dims <= head_dim;
   const bool known_turn = (mode == GGML_ROPE_TYPE_NORMAL || mode == GGML_ROPE_TYPE_NEOX) &&
-                          RopeOffset(op) == 0 && RopeShapeOf(op).n_dims <= op->ne[0];
+                          RopeOffset(op) + n_dims <= op->ne[0];
   const bool factors_fit =
       factors == nullptr || (factors->type == GGML_TYPE_F32 && ggml_is_contiguous(factors));
-  if (!whole_cells || !known_turn || !factors_fit || delta->type != GGML_TYPE_I32 ||
+  if (!every_head || !known_turn || !factors_fit || delta->type != GGML_TYPE_I32 ||
       delta->ne[0] != op->ne[2]) {
     return std::nullopt;
   }
-  return ShiftMatch{*keys, static_cast<int64_t>(keys->offset / kv.row_bytes)};
+  return ShiftMatch{*keys, static_cast<int64_t>(keys->offset / kv.row_bytes), first_channel};
 }
 
 std::optional<GetRowsMatch> MatchGetRows(const ggml_tensor* op) {

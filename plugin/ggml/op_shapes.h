@@ -28,10 +28,11 @@ struct AttentionMatch {
 };
 std::optional<AttentionMatch> MatchAttention(const ggml_tensor* op);
 
-/// ROPE in place over whole cells of K: a shift.
+/// ROPE in place over cells of K, every head of each: a shift.
 struct ShiftMatch {
   KvRef keys;
   int64_t first_cell = 0;
+  int first_channel = 0;  ///< of a head, where the turn begins
 };
 std::optional<ShiftMatch> MatchShift(const ggml_tensor* op);
 

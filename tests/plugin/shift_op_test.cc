@@ -123,8 +123,9 @@ TEST(ShiftOp, AttentionSeesTheShiftedKeys) {
   EXPECT_LT(NormalizedSquaredError(outputs[0], outputs[1]), 5e-4);
 }
 
-TEST(ShiftOp, ATurnPastTheFirstChannelsGoesToPlainStorage) {
-  // DeepSeek-like: the turned channels come last in the head.
+TEST(ShiftOp, ATurnPastTheFirstChannels) {
+  // DeepSeek-like: the turned channels come last in the head. The codes are made anew, within their
+  // own error.
   std::mt19937 random(24);
   Cache cache(VarveDevice(), {});
   WriteTokens(cache, random, 0, 100);
@@ -141,7 +142,23 @@ TEST(ShiftOp, ATurnPastTheFirstChannelsGoesToPlainStorage) {
               false);
     ASSERT_EQ(graph.Run(), GGML_STATUS_SUCCESS);
   }
+  EXPECT_LT(NormalizedSquaredError(ReadFloats(cache.k()), ReadFloats(reference->k())), 0.02);
+}
+
+TEST(ShiftOp, ATurnThatScalesGoesToPlainStorage) {
+  // attn_factor other than 1 multiplies the keys: the codes cannot take it, so the layer moves with
+  // its rows.
+  Turn turn;
+  turn.attn_factor = 1.5f;
+  std::mt19937 random(25);
+  Cache cache(VarveDevice(), {});
+  WriteTokens(cache, random, 0, 100);
+  const std::unique_ptr<Cache> reference = cache.DecodedOnCpu();
+  const std::vector<int32_t> deltas = Deltas(256, -20, 1);
+  Shift(cache, turn, deltas, true);
+  Shift(*reference, turn, deltas, false);
   EXPECT_LT(NormalizedSquaredError(ReadFloats(cache.k()), ReadFloats(reference->k())), kMaxError);
+  EXPECT_LT(NormalizedSquaredError(ReadFloats(cache.v()), ReadFloats(reference->v())), kMaxError);
 }
 
 }  // namespace
