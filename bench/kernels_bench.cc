@@ -146,7 +146,8 @@ struct Options {
   std::string json;
   int n_rows = 1;
   int n_threads = 1;
-  bool stock_quantised = true;
+  int rounds = 30;
+  int n_stock = 3;  ///< of f16, q8_0, q4_0
 };
 
 void Run(const Options& options) {
@@ -174,12 +175,12 @@ void Run(const Options& options) {
       const AttendProblem problem =
           cache.Problem(options.n_rows, q.data(), mask.data(), out.data());
       std::vector<std::byte> scratch;
-      const int rounds = 7;
+      const int rounds = options.rounds;
       const auto ours = [&] { Attend(problem, options.n_threads, scratch); };
       double varve = Least(ours, rounds);
       double stock[3] = {0, 0, 0};
       const ggml_type types[3] = {GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0};
-      for (int t = 0; t < (options.stock_quantised ? 3 : 1); ++t) {
+      for (int t = 0; t < options.n_stock; ++t) {
         Stock reference(shape, n, options.n_rows, types[t], options.n_threads);
         stock[t] = Least([&] { reference.Step(); }, 3);
         varve = std::min(varve, Least(ours, rounds));
@@ -221,8 +222,9 @@ int Main(int argc, char** argv) {
     if (key == "--threads") options.n_threads = std::atoi(value);
     if (key == "--tokens") options.tokens.push_back(std::atoi(value));
     if (key == "--tiers") options.tiers = value;
+    if (key == "--rounds") options.rounds = std::atoi(value);
     if (key == "--json") options.json = value;
-    if (key == "--stock") options.stock_quantised = std::string(value) == "all";
+    if (key == "--stock") options.n_stock = std::atoi(value);
     Shape shape{};
     if (key == "--shape" &&
         std::sscanf(value, "%d,%d,%d", &shape.n_heads, &shape.n_kv_heads, &shape.head_dim) == 3) {

@@ -11,6 +11,9 @@
 
 namespace varve {
 
+/// What a block's cells are to the queries of a task.
+enum class MaskState { kNone, kSome, kAll };
+
 /// Biases in octaves, with -inf where a cell takes no part.
 class MaskReader {
  public:
@@ -30,12 +33,13 @@ class MaskReader {
 
   /// Reads the mask of the 32 cells from first_cell on. bias_of: [planes][rows], null where all
   /// cells take part unbiased. False if no query attends to any of them.
-  bool Load(uint32_t live, int first_cell, int tile_index, const float** bias_of) {
+  MaskState Load(uint32_t live, int first_cell, int tile_index, const float** bias_of) {
     const int n_cells = problem_.n_cells - first_cell;
-    if (n_cells <= 0) return false;
+    if (n_cells <= 0) return MaskState::kNone;
     if (n_cells < kBlockTokens) live &= (1u << n_cells) - 1;
-    if (live == 0) return false;
+    if (live == 0) return MaskState::kNone;
     bool any = false;
+    bool all = true;
     for (int plane = 0; plane < n_planes_; ++plane) {
       for (int row = 0; row < range_.n_rows; ++row) {
         const int at = plane * range_.n_rows + row;
@@ -44,9 +48,10 @@ class MaskReader {
             (static_cast<ptrdiff_t>(tile_index) * n_planes_ * range_.n_rows + at) * kBlockTokens;
         bias_of[at] = Row(live, first_cell, plane, range_.first_row + row, bias);
         any = any || bias_of[at] != dead_;
+        all = all && bias_of[at] == nullptr;
       }
     }
-    return any;
+    return all ? MaskState::kAll : any ? MaskState::kSome : MaskState::kNone;
   }
 
  private:

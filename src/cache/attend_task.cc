@@ -25,7 +25,11 @@ float PowerOfTwo(int exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
 }
 
-int TileBlocks(int n_items) { return std::clamp(kMaxSoftmaxItems / std::max(n_items, 1), 1, 8); }
+constexpr int kMaxTileBlocks = 8;
+
+int TileBlocks(int n_items) {
+  return std::clamp(kMaxSoftmaxItems / std::max(n_items, 1), 1, kMaxTileBlocks);
+}
 
 size_t Size(int a, int b = 1, int c = 1, int d = 1) {
   return static_cast<size_t>(a) * static_cast<size_t>(b) * static_cast<size_t>(c) *
@@ -46,7 +50,20 @@ class Task {
         n_queries_(queries.n_queries),
         n_batches_(BatchCount(queries.n_queries)),
         n_items_(range.n_kv_heads * queries.n_queries),
-        mask_(problem_, range, scratch.bias) {}
+        mask_(problem_, range, scratch.bias) {
+    int item = 0;
+    for (int head = 0; head < range.n_kv_heads; ++head) {
+      for (int row = 0; row < range.n_rows; ++row) {
+        for (int rep = 0; rep < plan.n_rep; ++rep, ++item) {
+          const int q_head = (range.first_kv_head + head) * plan.n_rep + rep;
+          scratch.bias_slot[item] = q_head % mask_.n_planes() * range.n_rows + row;
+          scratch.slopes[item] = problem_.slopes != nullptr ? problem_.slopes[q_head] : 1.0f;
+        }
+      }
+    }
+    // The kernel carries octaves; a soft-capped logit comes in units of the cap.
+    softmax_.cap = problem_.logit_softcap * 1.4426950408889634f;
+  }
 
   void Run() {
     if (range_.exact_rows) {
@@ -62,11 +79,14 @@ class Task {
       n_tile_ = 0;
       while (next < range_.end_block && n_tile_ < scratch_.n_tile_blocks) {
         const AttendBlock& block = problem_.blocks[static_cast<size_t>(next)];
-        if (mask_.Load(block.live, block.first_cell, n_tile_, BiasOf(n_tile_)))
+        const MaskState state = mask_.Load(block.live, block.first_cell, n_tile_, BiasOf(n_tile_));
+        if (state != MaskState::kNone) {
+          open_[n_tile_] = state == MaskState::kAll;
           tile_[n_tile_++] = next;
+        }
         ++next;
       }
-      next_block_ = next < range_.end_block ? next : -1;
+      next_block_ = next;
       for (int i = 0; i < n_tile_; ++i) Keys(i);
       Softmax();
       for (int i = 0; i < n_tile_; ++i) Values(i);
@@ -83,9 +103,8 @@ class Task {
   int ItemAt(int tile_index, int head, int query) const {
     return tile_index * n_items_ + head * n_queries_ + query;
   }
-  const float* ItemBias(int tile_index, int head, int query) const {
-    const int q_head = (range_.first_kv_head + head) * plan_.n_rep + query % plan_.n_rep;
-    return BiasOf(tile_index)[q_head % mask_.n_planes() * range_.n_rows + query / plan_.n_rep];
+  const float* ItemBias(int tile_index, int item) const {
+    return BiasOf(tile_index)[scratch_.bias_slot[item]];
   }
   const std::byte* Payload(const std::byte* block, const BlockCoding& coding, int head) const {
     return block + Size(range_.first_kv_head + head) * coding.layout->head_bytes();
@@ -128,9 +147,10 @@ class Task {
   }
 
   bool BatchIsDead(int tile_index, int head, int batch) const {
+    if (open_[tile_index]) return false;
     for (int query = BatchStart(n_queries_, batch); query < BatchStart(n_queries_, batch + 1);
          ++query) {
-      if (ItemBias(tile_index, head, query) != mask_.dead()) return false;
+      if (ItemBias(tile_index, head * n_queries_ + query) != mask_.dead()) return false;
     }
     return true;
   }
@@ -169,45 +189,56 @@ class Task {
   /// Turns the tile's logits into weights, and the results' exponents and sums into what they are
   /// with them.
   void Softmax() {
-    SoftmaxArgs args;
-    const int n = n_tile_ * n_items_;
-    // The kernel carries octaves; a soft-capped logit comes in units of the cap.
-    args.cap = problem_.logit_softcap * 1.4426950408889634f;
-    for (int first = 0; first < n; first += kMaxSoftmaxItems) {
-      args.n_items = std::min(kMaxSoftmaxItems, n - first);
+    SoftmaxArgs& args = softmax_;
+    int pending = 0;
+    int first = 0;  // tile item of args' first
+    const auto flush = [&] {
+      args.n_items = pending;
       args.logits = scratch_.logits + Size(first, kBlockTokens);
       args.weights = scratch_.weights + Size(first, static_cast<int>(kLineBytes));
-      for (int i = 0; i < args.n_items; ++i) Describe(first + i, i, args);
       kernels_.softmax(args);
-      for (int i = 0; i < args.n_items; ++i) {
-        scratch_.factors[first + i] = Account(first + i, args.exponent[i], args.sum[i]) * unit_[i];
-        if (args.v_gains[i] != nullptr) scratch_.factors[first + i] *= args.unit[i];
+      for (int i = 0; i < pending; ++i) {
+        const int item = item_[i];
+        const float factor = Account(item, first + i, args.exponent[i], args.sum[i]);
+        scratch_.factors[first + i] =
+            args.v_gains[i] != nullptr ? factor * args.unit[i] * unit_[i] : factor;
+      }
+      first += pending;
+      pending = 0;
+    };
+    for (int tile_index = 0; tile_index < n_tile_; ++tile_index) {
+      const float* const* bias_of = BiasOf(tile_index);
+      int item = 0;
+      for (int head = 0; head < range_.n_kv_heads; ++head) {
+        float unit = 1.0f;
+        const uint16_t* gains = GainsOf(tile_index, head, unit);
+        for (int query = 0; query < n_queries_; ++query, ++item) {
+          args.bias[pending] = bias_of[scratch_.bias_slot[item]];
+          args.slope[pending] = scratch_.slopes[item];
+          args.v_gains[pending] = gains;
+          unit_[pending] = unit;
+          item_[pending] = item;
+          if (++pending == kMaxSoftmaxItems) flush();
+        }
       }
     }
+    if (pending > 0) flush();
   }
 
-  void Describe(int item, int i, SoftmaxArgs& args) {
-    const int tile_index = item / n_items_;
-    const int head = item % n_items_ / n_queries_;
-    const int query = item % n_queries_;
-    args.bias[i] = ItemBias(tile_index, head, query);
-    const int q_head = (range_.first_kv_head + head) * plan_.n_rep + query % plan_.n_rep;
-    args.slope[i] = problem_.slopes != nullptr ? problem_.slopes[q_head] : 1.0f;
-    args.v_gains[i] = nullptr;
-    unit_[i] = 1.0f;
-    if (exact_tile_) return;
+  /// Gains of packed values, and what a level is worth; null for plain rows.
+  const uint16_t* GainsOf(int tile_index, int head, float& unit) const {
+    if (exact_tile_) return nullptr;
     const AttendBlock& block = BlockAt(tile_index);
-    if (block.v == nullptr || block.v_coding.layout->scheme.codec == Codec::kF16) return;
+    if (block.v == nullptr || block.v_coding.layout->scheme.codec == Codec::kF16) return nullptr;
     const BlockLayout& layout = *block.v_coding.layout;
-    args.v_gains[i] = reinterpret_cast<const uint16_t*>(Payload(block.v, block.v_coding, head) +
-                                                        layout.code_bytes);
-    unit_[i] = 1.0f / CodebookOf(layout.scheme.bits).unit;
+    unit = 1.0f / CodebookOf(layout.scheme.bits).unit;
+    return reinterpret_cast<const uint16_t*>(Payload(block.v, block.v_coding, head) +
+                                             layout.code_bytes);
   }
 
   /// Takes the weights of a tile's item into its result; returns the factor that its values enter
   /// with.
-  float Account(int tile_item, int32_t exponent, float sum) const {
-    const int item = tile_item % n_items_;
+  float Account(int item, int tile_item, int32_t exponent, float sum) const {
     if (exponent == kNoExponent) {
       if (std::isnan(sum)) result_.sum[item] = sum;
       return 0.0f;
@@ -258,8 +289,8 @@ class Task {
       args.bits = layout.scheme.bits;
       args.n_vectors = layout.padded_dim / 16;
       args.codes = reinterpret_cast<const uint8_t*>(payload);
-      if (next_block_ >= 0) {
-        const AttendBlock& next = problem_.blocks[static_cast<size_t>(next_block_)];
+      if (next_block_ + tile_index < range_.end_block) {
+        const AttendBlock& next = problem_.blocks[static_cast<size_t>(next_block_ + tile_index)];
         args.prefetch = reinterpret_cast<const uint8_t*>(Payload(next.k, next.k_coding, head));
         args.n_prefetch_lines = static_cast<int>(next.k_coding.layout->head_bytes() / kLineBytes);
       }
@@ -323,7 +354,7 @@ class Task {
     const int first_cell = rows[0].cell;
     uint32_t live = 0;
     for (const ExactRow& row : rows) live |= 1u << (row.cell - first_cell);
-    if (!mask_.Load(live, first_cell, 0, BiasOf(0))) return;
+    if (mask_.Load(live, first_cell, 0, BiasOf(0)) == MaskState::kNone) return;
     const int n_tokens = rows.back().cell - first_cell + 1;
     const auto load = [&](const uint16_t* ExactRow::*side, int head, int head_dim, float* tile) {
       for (const ExactRow& row : rows) {
@@ -366,9 +397,12 @@ class Task {
   MaskReader mask_;
   bool exact_tile_ = false;
   int n_tile_ = 0;
-  int next_block_ = -1;
-  int tile_[8] = {};
-  float unit_[kMaxSoftmaxItems] = {};
+  int next_block_ = 0;                 ///< first block past the tile
+  int tile_[kMaxTileBlocks] = {};      ///< indices of the tile's blocks
+  bool open_[kMaxTileBlocks] = {};     ///< all queries attend to all cells of the block
+  int item_[kMaxSoftmaxItems] = {};    ///< results of the items in softmax_
+  float unit_[kMaxSoftmaxItems] = {};  ///< worth of a value level for them
+  SoftmaxArgs softmax_;
 };
 
 }  // namespace
@@ -400,6 +434,8 @@ void TaskScratch::Take(const AttendPlan& plan, int kv_heads, int rows, Bump& mem
   weights = memory.Take<std::byte>(Size(n_tile_items) * kLineBytes);
   factors = memory.Take<float>(Size(n_tile_items));
   bias = memory.Take<float>(Size(n_tile_blocks, n_planes, rows, kBlockTokens));
+  bias_slot = memory.Take<int32_t>(Size(n_items));
+  slopes = memory.Take<float>(Size(n_items));
   bias_of = memory.Take<const float*>(Size(n_tile_blocks, n_planes, rows));
   const bool unpacks = BatchCount(rows * plan.n_rep) >= kUnpackBatches;
   key_lines = memory.Take<uint8_t>(unpacks ? Size(plan.max_view_channels, kBlockTokens) : 0);

@@ -30,6 +30,8 @@ struct TaskScratch {
   float* factors = nullptr;         ///< [items of a tile]
   float* bias = nullptr;            ///< [tile blocks][mask planes][rows][32]
   const float** bias_of = nullptr;  ///< [tile blocks][mask planes][rows]
+  int32_t* bias_slot = nullptr;     ///< [items] index into a block's bias_of
+  float* slopes = nullptr;          ///< [items]
   uint8_t* key_lines = nullptr;
   uint8_t* value_lines = nullptr;
   float* key_tile = nullptr;

@@ -53,10 +53,19 @@ struct Sums {
 struct Prefetch {
   const uint8_t* next;
   const uint8_t* end;
+  int step;
 
-  VARVE_INLINE void One() {
-    if (next < end) _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
-    next += kLine;
+  /// A turn is two quads.
+  VARVE_INLINE explicit Prefetch(const QkArgs& args)
+      : next(args.prefetch),
+        end(args.prefetch + static_cast<ptrdiff_t>(args.n_prefetch_lines) * kLine),
+        step(2 * args.n_prefetch_lines > args.runs->n_quads ? 2 : 1) {}
+
+  VARVE_INLINE void Turn() {
+    if (next >= end) return;
+    _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
+    if (step == 2) _mm_prefetch(reinterpret_cast<const char*>(next + kLine), _MM_HINT_T0);
+    next += step * kLine;
   }
 };
 
@@ -70,7 +79,7 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
     case 8:
       for (; quads >= 2; quads -= 2, line += 4 * kLine, q += 2 * kStep) {
         sums.Quad(0, Load(line), Load(line + kLine), q);
-        prefetch.One();
+        prefetch.Turn();
         sums.Quad(1, Load(line + 2 * kLine), Load(line + 3 * kLine), q + kStep);
       }
       if (quads > 0) {
@@ -82,7 +91,7 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
       for (; quads >= 2; quads -= 2, line += 2 * kLine, q += 2 * kStep) {
         const __m512i a = Load(line);
         sums.Quad(0, Look(Codes::k4, a), Look(Codes::k4, _mm512_srli_epi16(a, 4)), q);
-        prefetch.One();
+        prefetch.Turn();
         const __m512i b = Load(line + kLine);
         sums.Quad(1, Look(Codes::k4, b), Look(Codes::k4, _mm512_srli_epi16(b, 4)), q + kStep);
       }
@@ -96,7 +105,7 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
       for (; quads > 0; quads -= 2, line += kLine, q += 2 * kStep) {
         const __m512i a = Load(line);
         sums.Quad(0, Look(Codes::k2a, a), Look(Codes::k2b, a), q);
-        prefetch.One();
+        prefetch.Turn();
         sums.Quad(1, Look(Codes::k2c, a), Look(Codes::k2a, _mm512_srli_epi16(a, 6)), q + kStep);
       }
       break;
@@ -106,7 +115,7 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
         const __m512i b = Load(line + kLine);
         const __m512i c = Load(line + 2 * kLine);
         sums.Quad(0, Look(Codes::k6, a), Look(Codes::k6, b), q);
-        prefetch.One();
+        prefetch.Turn();
         sums.Quad(1, Look(Codes::k6, c), Look(Codes::k6, Spare(a, b, c)), q + kStep);
       }
       break;
@@ -116,10 +125,10 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
         const __m512i b = Load(line + kLine);
         const __m512i c = Load(line + 2 * kLine);
         sums.Quad(0, Look(Codes::k3a, a), Look(Codes::k3b, a), q);
-        prefetch.One();
+        prefetch.Turn();
         sums.Quad(1, Look(Codes::k3a, b), Look(Codes::k3b, b), q + kStep);
         sums.Quad(0, Look(Codes::k3a, c), Look(Codes::k3b, c), q + 2 * kStep);
-        prefetch.One();
+        prefetch.Turn();
         const __m512i spare = Spare(a, b, c);
         sums.Quad(1, Look(Codes::k3a, spare), Look(Codes::k3b, spare), q + 3 * kStep);
       }
@@ -137,8 +146,7 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
   const QkRuns& runs = *args.runs;
   const QkQueries& queries = *args.queries;
   const auto* q = static_cast<const int32_t*>(queries.operand);
-  Prefetch prefetch = {args.prefetch,
-                       args.prefetch + static_cast<ptrdiff_t>(args.n_prefetch_lines) * kLine};
+  Prefetch prefetch(args);
 
   Sums<N, 2> wide;
 #pragma GCC unroll 4

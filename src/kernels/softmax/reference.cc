@@ -54,7 +54,7 @@ void SoftmaxReference(SoftmaxArgs& args) {
       if (!takes_part[t]) continue;
       if (args.cap != 0) x[t] = args.cap * Tanh(x[t]);
       if (bias != nullptr) x[t] = std::fma(args.slope[item], bias[t], x[t]);
-      bad = bad || !std::isfinite(x[t]) || std::isnan(gain[t]);
+      bad = bad || std::isnan(x[t]) || x[t] == INFINITY || std::isnan(gain[t]);
       max = std::max(max, x[t]);
       gain_max = std::max(gain_max, gain[t]);
     }

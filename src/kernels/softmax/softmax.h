@@ -18,7 +18,7 @@ namespace varve {
 
 inline constexpr int kMaxSoftmaxItems = 16;
 
-/// e of an item without any cell, or with a NaN or infinite logit.
+/// e of an item without any cell, or with a NaN or +inf.
 inline constexpr int32_t kNoExponent = INT32_MIN;
 
 struct SoftmaxArgs {

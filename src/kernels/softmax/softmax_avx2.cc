@@ -50,10 +50,9 @@ VARVE_INLINE float FoldAdd(const __m256 (&w)[kPieces]) {
   return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
 }
 
-/// Lanes that are NaN or infinite.
-VARVE_INLINE __m256 NotFinite(__m256 x) {
-  const __m256 magnitude = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), x);
-  return _mm256_cmp_ps(magnitude, _mm256_set1_ps(__builtin_inff()), _CMP_NLT_UQ);
+/// Lanes that are NaN or +inf.
+VARVE_INLINE __m256 Bad(__m256 x) {
+  return _mm256_cmp_ps(x, _mm256_set1_ps(__builtin_inff()), _CMP_NLT_UQ);
 }
 
 VARVE_INLINE __m256 Gains(const uint16_t* gains, int piece) {
@@ -85,7 +84,7 @@ void Item(SoftmaxArgs& args, int item) {
       part[p] = _mm256_cmp_ps(b, minus_inf, _CMP_NEQ_UQ);
       x[p] = _mm256_and_ps(part[p], _mm256_fmadd_ps(_mm256_set1_ps(args.slope[item]), b, x[p]));
     }
-    bad = _mm256_or_ps(bad, NotFinite(x[p]));
+    bad = _mm256_or_ps(bad, Bad(x[p]));
     x[p] = _mm256_blendv_ps(minus_inf, x[p], part[p]);
     max = _mm256_max_ps(max, x[p]);
     if (gains != nullptr) {

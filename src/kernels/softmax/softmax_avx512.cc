@@ -10,7 +10,7 @@ namespace varve {
 namespace {
 
 __attribute__((always_inline)) inline __m512 Exp2(__m512 x) {
-  x = _mm512_max_ps(x, _mm512_set1_ps(-126.0f));
+  x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);  // of a NaN and a number the second operand wins
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 r = _mm512_sub_ps(x, whole);
   __m512 p = _mm512_set1_ps(kExp2Coefficient[5]);
@@ -39,6 +39,12 @@ struct Max {
 struct Add {
   static __attribute__((always_inline)) inline __m512 Of(__m512 a, __m512 b) {
     return _mm512_add_ps(a, b);
+  }
+};
+
+struct MaxBits {
+  static __attribute__((always_inline)) inline __m512 Of(__m512 a, __m512 b) {
+    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
 };
 
@@ -72,18 +78,6 @@ __attribute__((always_inline)) inline __m512 FoldRows(const __m512* rows) {
   return _mm512_permutexvar_ps(order, folded);
 }
 
-struct Gains {
-  __m512 half[2];
-};
-
-__attribute__((always_inline)) inline Gains LoadGains(const uint16_t* gains) {
-  return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains))),
-           _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 16)))}};
-}
-
-constexpr int kNanOrInf = 0x01 | 0x08 | 0x10 | 0x80;
-constexpr int kNan = 0x01 | 0x80;
-
 /// Byte order that turns lanes {low a, high a, low b, high b} into 32 high bytes (a, b) and 32 low
 /// bytes.
 struct ByteOrder {
@@ -107,100 +101,103 @@ constexpr ByteOrder kByteOrder = MakeByteOrder();
 
 void SoftmaxAvx512(SoftmaxArgs& args) {
   const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
-  __m512 maxima[kMaxSoftmaxItems];
-  __m512 gain_maxima[kMaxSoftmaxItems];
-  __mmask16 part[kMaxSoftmaxItems][2];
-  unsigned bad_items = 0;
+  __m512 rows[kMaxSoftmaxItems];
+  __m512i gain_rows[kMaxSoftmaxItems];
+  uint32_t part[kMaxSoftmaxItems];
 
   for (int item = 0; item < args.n_items; ++item) {
     float* logits = args.logits + 32 * item;
     const float* bias = args.bias[item];
     __m512 x[2] = {_mm512_loadu_ps(logits), _mm512_loadu_ps(logits + 16)};
-    part[item][0] = part[item][1] = 0xffff;
-    if (args.cap != 0) {
-      const __m512 cap = _mm512_set1_ps(args.cap);
+    part[item] = 0xffffffffu;
+    if (bias != nullptr || args.cap != 0) {
+      if (args.cap != 0) {
+        const __m512 cap = _mm512_set1_ps(args.cap);
 #pragma GCC unroll 2
-      for (int h = 0; h < 2; ++h) x[h] = _mm512_mul_ps(cap, Tanh(x[h]));
-    }
-    if (bias != nullptr) {
-      const __m512 slope = _mm512_set1_ps(args.slope[item]);
-#pragma GCC unroll 2
-      for (int h = 0; h < 2; ++h) {
-        const __m512 b = _mm512_loadu_ps(bias + 16 * h);
-        part[item][h] = _mm512_cmp_ps_mask(b, minus_inf, _CMP_NEQ_UQ);
-        x[h] = _mm512_maskz_fmadd_ps(part[item][h], slope, b, x[h]);
+        for (int h = 0; h < 2; ++h) x[h] = _mm512_mul_ps(cap, Tanh(x[h]));
       }
+      if (bias != nullptr) {
+        const __m512 slope = _mm512_set1_ps(args.slope[item]);
+        __mmask16 m[2];
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) {
+          const __m512 b = _mm512_loadu_ps(bias + 16 * h);
+          m[h] = _mm512_cmp_ps_mask(b, minus_inf, _CMP_NEQ_UQ);
+          x[h] = _mm512_mask_mov_ps(minus_inf, m[h], _mm512_fmadd_ps(slope, b, x[h]));
+        }
+        part[item] = static_cast<uint32_t>(m[0]) | static_cast<uint32_t>(m[1]) << 16;
+      }
+      _mm512_storeu_ps(logits, x[0]);
+      _mm512_storeu_ps(logits + 16, x[1]);
     }
-    __mmask16 bad =
-        _mm512_fpclass_ps_mask(x[0], kNanOrInf) | _mm512_fpclass_ps_mask(x[1], kNanOrInf);
-    x[0] = _mm512_mask_mov_ps(minus_inf, part[item][0], x[0]);
-    x[1] = _mm512_mask_mov_ps(minus_inf, part[item][1], x[1]);
-    _mm512_storeu_ps(logits, x[0]);
-    _mm512_storeu_ps(logits + 16, x[1]);
-    maxima[item] = _mm512_max_ps(x[0], x[1]);
-    gain_maxima[item] = _mm512_setzero_ps();
+    rows[item] = _mm512_max_ps(x[0], x[1]);
+    gain_rows[item] = _mm512_setzero_si512();
     if (args.v_gains[item] != nullptr) {
-      Gains gains = LoadGains(args.v_gains[item]);
-#pragma GCC unroll 2
-      for (int h = 0; h < 2; ++h) {
-        gains.half[h] = _mm512_maskz_mov_ps(part[item][h], gains.half[h]);
-        bad |= _mm512_fpclass_ps_mask(gains.half[h], kNan);
-      }
-      gain_maxima[item] = _mm512_max_ps(gains.half[0], gains.half[1]);
+      // Gains are not negative, so their bits order as they do, and a NaN is above all.
+      const __m512i gains = _mm512_maskz_loadu_epi16(part[item], args.v_gains[item]);
+      const __m512i pairs = _mm512_max_epu16(gains, _mm512_srli_epi32(gains, 16));
+      gain_rows[item] = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff));
     }
-    bad_items |= (bad != 0 ? 1u : 0u) << item;
   }
   for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) {
-    maxima[item] = minus_inf;
-    gain_maxima[item] = _mm512_setzero_ps();
+    rows[item] = minus_inf;
+    gain_rows[item] = _mm512_setzero_si512();
   }
 
   const __m512 exponent =
-      _mm512_roundscale_ps(FoldRows<Max>(maxima), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-  const __m512 gain_max = _mm512_max_ps(FoldRows<Max>(gain_maxima), _mm512_set1_ps(1e-30f));
-  const __m512 per_unit = _mm512_div_ps(_mm512_set1_ps(32767.0f), gain_max);
+      _mm512_roundscale_ps(FoldRows<Max>(rows), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+  const __m512i gain_bits =
+      _mm512_castps_si512(FoldRows<MaxBits>(reinterpret_cast<const __m512*>(gain_rows)));
+  const __m512 gain_top = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(gain_bits));
+  const __mmask16 bad_gain = _mm512_cmp_ps_mask(gain_top, gain_top, _CMP_UNORD_Q);
+  const __m512 gain_max = _mm512_max_ps(gain_top, _mm512_set1_ps(1e-30f));
   alignas(64) float exponents[kMaxSoftmaxItems];
   alignas(64) float per_units[kMaxSoftmaxItems];
   _mm512_store_ps(exponents, exponent);
-  _mm512_store_ps(per_units, per_unit);
+  _mm512_store_ps(per_units, _mm512_div_ps(_mm512_set1_ps(32767.0f), gain_max));
 
   const __m512i byte_order = _mm512_load_si512(kByteOrder.index);
   for (int item = 0; item < args.n_items; ++item) {
     float* logits = args.logits + 32 * item;
     const __m512 e = _mm512_set1_ps(exponents[item]);
+    const __mmask16 m[2] = {static_cast<__mmask16>(part[item]),
+                            static_cast<__mmask16>(part[item] >> 16)};
     __m512 w[2];
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) {
-      w[h] = _mm512_maskz_mov_ps(part[item][h],
-                                 Exp2(_mm512_sub_ps(_mm512_loadu_ps(logits + 16 * h), e)));
+      w[h] = _mm512_maskz_mov_ps(m[h], Exp2(_mm512_sub_ps(_mm512_loadu_ps(logits + 16 * h), e)));
     }
-    maxima[item] = _mm512_add_ps(w[0], w[1]);
+    rows[item] = _mm512_add_ps(w[0], w[1]);
     if (args.v_gains[item] == nullptr) {
       _mm512_storeu_ps(logits, w[0]);
       _mm512_storeu_ps(logits + 16, w[1]);
       continue;
     }
-    const Gains gains = LoadGains(args.v_gains[item]);
+    const uint16_t* gains = args.v_gains[item];
     const __m512 scale = _mm512_set1_ps(per_units[item]);
-    const __m512i a = _mm512_maskz_cvtps_epi32(
-        part[item][0], _mm512_mul_ps(_mm512_mul_ps(w[0], gains.half[0]), scale));
-    const __m512i b = _mm512_maskz_cvtps_epi32(
-        part[item][1], _mm512_mul_ps(_mm512_mul_ps(w[1], gains.half[1]), scale));
+    const __m512 gain_a =
+        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains)));
+    const __m512 gain_b =
+        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 16)));
+    const __m512i a =
+        _mm512_maskz_cvtps_epi32(m[0], _mm512_mul_ps(_mm512_mul_ps(w[0], gain_a), scale));
+    const __m512i b =
+        _mm512_maskz_cvtps_epi32(m[1], _mm512_mul_ps(_mm512_mul_ps(w[1], gain_b), scale));
     const __m512i both = _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
     _mm512_store_si512(static_cast<uint8_t*>(args.weights) + 64 * item,
                        _mm512_permutexvar_epi8(byte_order, both));
   }
-  for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) maxima[item] = _mm512_setzero_ps();
+  for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) rows[item] = _mm512_setzero_ps();
 
-  const __mmask16 bad_mask = static_cast<__mmask16>(bad_items);
-  const __m512 sums =
-      _mm512_mask_mov_ps(FoldRows<Add>(maxima), bad_mask, _mm512_set1_ps(__builtin_nanf("")));
+  // A NaN or +inf among the logits has made the sum NaN.
+  const __m512 sums = FoldRows<Add>(rows);
+  const __mmask16 bad = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q) | bad_gain;
   const __mmask16 present =
-      _mm512_cmp_ps_mask(exponent, minus_inf, _CMP_NEQ_UQ) & static_cast<__mmask16>(~bad_mask);
+      _mm512_cmp_ps_mask(exponent, minus_inf, _CMP_GT_OQ) & static_cast<__mmask16>(~bad);
   _mm512_storeu_si512(args.exponent,
                       _mm512_mask_cvtps_epi32(_mm512_set1_epi32(kNoExponent), present, exponent));
-  _mm512_storeu_ps(args.sum,
-                   _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad_mask, sums));
+  _mm512_storeu_ps(args.sum, _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad,
+                                                _mm512_set1_ps(__builtin_nanf(""))));
   _mm512_storeu_ps(args.unit, _mm512_maskz_div_ps(present, gain_max, _mm512_set1_ps(32767.0f)));
 }
 
