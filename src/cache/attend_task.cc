@@ -197,13 +197,14 @@ class Task {
       args.logits = scratch_.logits + Size(first, kBlockTokens);
       args.weights = scratch_.weights + Size(first, static_cast<int>(kLineBytes));
       kernels_.softmax(args);
-      for (int i = 0; i < pending; ++i) {
-        const int item = item_[i];
-        const float factor = Account(item, first + i, args.exponent[i], args.sum[i]);
-        scratch_.factors[first + i] =
-            args.v_gains[i] != nullptr ? factor * args.unit[i] * unit_[i] : factor;
+      // Runs of items whose results are neighbours: those of one block.
+      for (int i = 0; i < pending;) {
+        const int item = first % n_items_;
+        const int n = std::min(pending - i, n_items_ - item);
+        Account(item, first, n, i);
+        first += n;
+        i += n;
       }
-      first += pending;
       pending = 0;
     };
     for (int tile_index = 0; tile_index < n_tile_; ++tile_index) {
@@ -217,7 +218,6 @@ class Task {
           args.slope[pending] = scratch_.slopes[item];
           args.v_gains[pending] = gains;
           unit_[pending] = unit;
-          item_[pending] = item;
           if (++pending == kMaxSoftmaxItems) flush();
         }
       }
@@ -236,9 +236,33 @@ class Task {
                                              layout.code_bytes);
   }
 
-  /// Takes the weights of a tile's item into its result; returns the factor that its values enter
-  /// with.
-  float Account(int item, int tile_item, int32_t exponent, float sum) const {
+  /// Takes the weights of tile items tile_item .. + n, softmax_'s from `at` on, into results item
+  /// .. + n, and sets the factors that their values enter with.
+  void Account(int item, int tile_item, int n, int at) {
+    const int32_t* exponent = softmax_.exponent + at;
+    const float* sum = softmax_.sum + at;
+    const float* unit = unit_ + at;
+    float* factors = scratch_.factors + tile_item;
+    for (int i = 0; i < n; ++i)
+      unit_[at + i] *= softmax_.v_gains[at + i] != nullptr ? softmax_.unit[at + i] : 1.0f;
+    int unusual = 0;
+    for (int i = 0; i < n; ++i) {
+      const int64_t octaves = static_cast<int64_t>(exponent[i]) - result_.exponent[item + i];
+      unusual |= static_cast<int>(octaves < kMinOctaves) | static_cast<int>(octaves > kMaxOctaves);
+    }
+    if (unusual == 0) {
+      for (int i = 0; i < n; ++i) {
+        const float factor = PowerOfTwo(exponent[i] - result_.exponent[item + i]);
+        result_.sum[item + i] += sum[i] * factor;
+        factors[i] = factor * unit[i];
+      }
+      return;
+    }
+    for (int i = 0; i < n; ++i)
+      factors[i] = AccountOne(item + i, tile_item + i, exponent[i], sum[i]) * unit[i];
+  }
+
+  float AccountOne(int item, int tile_item, int32_t exponent, float sum) const {
     if (exponent == kNoExponent) {
       if (std::isnan(sum)) result_.sum[item] = sum;
       return 0.0f;
@@ -400,7 +424,6 @@ class Task {
   int next_block_ = 0;                 ///< first block past the tile
   int tile_[kMaxTileBlocks] = {};      ///< indices of the tile's blocks
   bool open_[kMaxTileBlocks] = {};     ///< all queries attend to all cells of the block
-  int item_[kMaxSoftmaxItems] = {};    ///< results of the items in softmax_
   float unit_[kMaxSoftmaxItems] = {};  ///< worth of a value level for them
   SoftmaxArgs softmax_;
 };

@@ -174,6 +174,18 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
     }
   }
 
+  const __m512 gain[2] = {
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.gains))),
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.gains + 16)))};
+  if (runs.n_wide_runs == runs.n_runs) {
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      _mm512_storeu_ps(args.logits + 32 * n, _mm512_mul_ps(logit[n][0], gain[0]));
+      _mm512_storeu_ps(args.logits + 32 * n + 16, _mm512_mul_ps(logit[n][1], gain[1]));
+    }
+    return;
+  }
+
   Sums<N, 1> narrow;
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
@@ -186,9 +198,6 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
   for (int r = runs.n_wide_runs; r < runs.n_runs; ++r)
     q = AddRun<N, 1>(runs.run[r], args.codes, q, narrow, prefetch);
 
-  const __m512 gain[2] = {
-      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.gains))),
-      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.gains + 16)))};
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
     const __m512 scale = _mm512_set1_ps(queries.narrow_scale[n]);

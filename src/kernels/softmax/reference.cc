@@ -17,8 +17,8 @@ float Exp2(float x) {
   x = std::max(x, -126.0f);
   const float whole = std::nearbyint(x);
   const float r = x - whole;
-  float p = kExp2Coefficient[5];
-  for (int i = 4; i >= 0; --i) p = std::fma(p, r, kExp2Coefficient[i]);
+  float p = kExp2Coefficient[4];
+  for (int i = 3; i >= 0; --i) p = std::fma(p, r, kExp2Coefficient[i]);
   return p * std::bit_cast<float>(static_cast<uint32_t>(static_cast<int>(whole) + 127) << 23);
 }
 
@@ -72,7 +72,7 @@ void SoftmaxReference(SoftmaxArgs& args) {
     for (int t = 0; t < kTokens; ++t) {
       x[t] = takes_part[t] ? Exp2(x[t] - exponent) : 0.0f;
       if (takes_part[t])
-        weights[t] = static_cast<int16_t>(std::nearbyint(x[t] * gain[t] * per_unit));
+        weights[t] = static_cast<int16_t>(std::nearbyint(x[t] * (gain[t] * per_unit)));
     }
     args.exponent[item] = static_cast<int32_t>(exponent);
     args.sum[item] = LaneTotal(x);

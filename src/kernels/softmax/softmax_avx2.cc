@@ -16,9 +16,9 @@ VARVE_INLINE __m256 Exp2(__m256 x) {
   x = _mm256_max_ps(x, _mm256_set1_ps(-126.0f));
   const __m256 whole = _mm256_round_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m256 r = _mm256_sub_ps(x, whole);
-  __m256 p = _mm256_set1_ps(kExp2Coefficient[5]);
-#pragma GCC unroll 5
-  for (int i = 4; i >= 0; --i) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(kExp2Coefficient[i]));
+  __m256 p = _mm256_set1_ps(kExp2Coefficient[4]);
+#pragma GCC unroll 4
+  for (int i = 3; i >= 0; --i) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(kExp2Coefficient[i]));
   const __m256i power =
       _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(whole), _mm256_set1_epi32(127)), 23);
   return _mm256_mul_ps(p, _mm256_castsi256_ps(power));
@@ -115,7 +115,7 @@ void Item(SoftmaxArgs& args, int item) {
       _mm256_storeu_ps(logits + 8 * p, w[p]);
     } else {
       const __m256 gain = _mm256_and_ps(part[p], Gains(gains, p));
-      whole[p] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_mul_ps(w[p], gain), per_unit));
+      whole[p] = _mm256_cvtps_epi32(_mm256_mul_ps(w[p], _mm256_mul_ps(gain, per_unit)));
     }
   }
   if (gains != nullptr) {

@@ -13,9 +13,9 @@ __attribute__((always_inline)) inline __m512 Exp2(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);  // of a NaN and a number the second operand wins
   const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
   const __m512 r = _mm512_sub_ps(x, whole);
-  __m512 p = _mm512_set1_ps(kExp2Coefficient[5]);
-#pragma GCC unroll 5
-  for (int i = 4; i >= 0; --i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2Coefficient[i]));
+  __m512 p = _mm512_set1_ps(kExp2Coefficient[4]);
+#pragma GCC unroll 4
+  for (int i = 3; i >= 0; --i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2Coefficient[i]));
   return _mm512_scalef_ps(p, whole);
 }
 
@@ -97,108 +97,192 @@ consteval ByteOrder MakeByteOrder() {
 
 constexpr ByteOrder kByteOrder = MakeByteOrder();
 
-}  // namespace
+struct Halves {
+  __m512 half[2];
+};
 
-void SoftmaxAvx512(SoftmaxArgs& args) {
+__attribute__((always_inline)) inline Halves LoadGains(const uint16_t* gains) {
+  return {{_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains))),
+           _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 16)))}};
+}
+
+/// Bits of the largest gain of pairs of cells, one a lane. Gains are not negative, so their bits
+/// order as they do, and a NaN is above all.
+__attribute__((always_inline)) inline __m512 GainBits(const uint16_t* gains, uint32_t part) {
+  const __m512i bits = _mm512_maskz_loadu_epi16(part, gains);
+  const __m512i pairs = _mm512_max_epu16(bits, _mm512_srli_epi32(bits, 16));
+  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff)));
+}
+
+/// Per item, from the folded maxima: where the exponent and the integer scale of its weights come
+/// from.
+struct Scales {
+  __m512 exponent;
+  __m512 gain_max;
+  __mmask16 bad_gain;
+  alignas(64) float exponents[kMaxSoftmaxItems];
+  alignas(64) float per_unit[kMaxSoftmaxItems];
+
+  __attribute__((always_inline)) inline Scales(const __m512* maxima, __m512 folded_gain_bits) {
+    exponent =
+        _mm512_roundscale_ps(FoldRows<Max>(maxima), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+    const __m512 gain =
+        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(folded_gain_bits)));
+    bad_gain = _mm512_cmp_ps_mask(gain, gain, _CMP_UNORD_Q);
+    gain_max = _mm512_max_ps(gain, _mm512_set1_ps(1e-30f));
+    _mm512_store_ps(exponents, exponent);
+    _mm512_store_ps(per_unit, _mm512_div_ps(_mm512_set1_ps(32767.0f), gain_max));
+  }
+};
+
+__attribute__((always_inline)) inline void StoreWeights(const SoftmaxArgs& args, int item,
+                                                        __m512i a, __m512i b) {
+  const __m512i both = _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
+  const __m512i ordered = _mm512_permutexvar_epi8(_mm512_load_si512(kByteOrder.index), both);
+  _mm512_store_si512(static_cast<uint8_t*>(args.weights) + 64 * item, ordered);
+}
+
+/// Results of all items. A NaN or +inf among the logits has made the sum NaN.
+__attribute__((always_inline)) inline void Finish(SoftmaxArgs& args, const Scales& scales,
+                                                  const __m512* sum_rows) {
+  const __m512 sums = FoldRows<Add>(sum_rows);
+  const __mmask16 bad = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q) | scales.bad_gain;
+  const __mmask16 seen =
+      _mm512_cmp_ps_mask(scales.exponent, _mm512_set1_ps(-__builtin_inff()), _CMP_GT_OQ);
+  const __mmask16 present = seen & static_cast<__mmask16>(~bad);
+  _mm512_storeu_si512(args.exponent, _mm512_mask_cvtps_epi32(_mm512_set1_epi32(kNoExponent),
+                                                             present, scales.exponent));
+  _mm512_storeu_ps(args.sum, _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad,
+                                                _mm512_set1_ps(__builtin_nanf(""))));
+  _mm512_storeu_ps(args.unit,
+                   _mm512_maskz_div_ps(present, scales.gain_max, _mm512_set1_ps(32767.0f)));
+}
+
+/// All cells of all items take part, unbiased, with packed values: what a step over an open context
+/// is made of.
+__attribute__((noinline)) void Open(SoftmaxArgs& args) {
   const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
   __m512 rows[kMaxSoftmaxItems];
-  __m512i gain_rows[kMaxSoftmaxItems];
-  uint32_t part[kMaxSoftmaxItems];
+  __m512 gain_rows[kMaxSoftmaxItems];
+  const uint16_t* gains_of = nullptr;
+  __m512 gain_bits = _mm512_setzero_ps();
+  for (int item = 0; item < kMaxSoftmaxItems; ++item) {
+    if (item >= args.n_items) {
+      rows[item] = minus_inf;
+      gain_rows[item] = _mm512_setzero_ps();
+      continue;
+    }
+    rows[item] = _mm512_max_ps(_mm512_loadu_ps(args.logits + 32 * item),
+                               _mm512_loadu_ps(args.logits + 32 * item + 16));
+    if (args.v_gains[item] != gains_of) {
+      gains_of = args.v_gains[item];
+      gain_bits = GainBits(gains_of, ~0u);
+    }
+    gain_rows[item] = gain_bits;
+  }
+  const Scales scales(rows, FoldRows<MaxBits>(gain_rows));
+  gains_of = nullptr;
+  Halves gains{};
+  for (int item = 0; item < args.n_items; ++item) {
+    if (args.v_gains[item] != gains_of) {
+      gains_of = args.v_gains[item];
+      gains = LoadGains(gains_of);
+      const __m512 per_unit = _mm512_set1_ps(scales.per_unit[item]);
+      gains.half[0] = _mm512_mul_ps(gains.half[0], per_unit);
+      gains.half[1] = _mm512_mul_ps(gains.half[1], per_unit);
+    }
+    const __m512 e = _mm512_set1_ps(scales.exponents[item]);
+    const __m512 a = Exp2(_mm512_sub_ps(_mm512_loadu_ps(args.logits + 32 * item), e));
+    const __m512 b = Exp2(_mm512_sub_ps(_mm512_loadu_ps(args.logits + 32 * item + 16), e));
+    rows[item] = _mm512_add_ps(a, b);
+    StoreWeights(args, item, _mm512_cvtps_epi32(_mm512_mul_ps(a, gains.half[0])),
+                 _mm512_cvtps_epi32(_mm512_mul_ps(b, gains.half[1])));
+  }
+  for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) rows[item] = _mm512_setzero_ps();
+  Finish(args, scales, rows);
+}
 
+/// Any mixture of masks, biases, soft-cap and plain values.
+__attribute__((noinline)) void Masked(SoftmaxArgs& args) {
+  const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
+  __m512 rows[kMaxSoftmaxItems];
+  __m512 gain_rows[kMaxSoftmaxItems];
+  uint32_t part[kMaxSoftmaxItems];
   for (int item = 0; item < args.n_items; ++item) {
     float* logits = args.logits + 32 * item;
     const float* bias = args.bias[item];
-    __m512 x[2] = {_mm512_loadu_ps(logits), _mm512_loadu_ps(logits + 16)};
-    part[item] = 0xffffffffu;
-    if (bias != nullptr || args.cap != 0) {
-      if (args.cap != 0) {
-        const __m512 cap = _mm512_set1_ps(args.cap);
+    Halves x = {{_mm512_loadu_ps(logits), _mm512_loadu_ps(logits + 16)}};
+    part[item] = ~0u;
+    if (args.cap != 0) {
+      const __m512 cap = _mm512_set1_ps(args.cap);
 #pragma GCC unroll 2
-        for (int h = 0; h < 2; ++h) x[h] = _mm512_mul_ps(cap, Tanh(x[h]));
-      }
-      if (bias != nullptr) {
-        const __m512 slope = _mm512_set1_ps(args.slope[item]);
-        __mmask16 m[2];
+      for (int h = 0; h < 2; ++h) x.half[h] = _mm512_mul_ps(cap, Tanh(x.half[h]));
+    }
+    if (bias != nullptr) {
+      const __m512 slope = _mm512_set1_ps(args.slope[item]);
+      part[item] = 0;
 #pragma GCC unroll 2
-        for (int h = 0; h < 2; ++h) {
-          const __m512 b = _mm512_loadu_ps(bias + 16 * h);
-          m[h] = _mm512_cmp_ps_mask(b, minus_inf, _CMP_NEQ_UQ);
-          x[h] = _mm512_mask_mov_ps(minus_inf, m[h], _mm512_fmadd_ps(slope, b, x[h]));
-        }
-        part[item] = static_cast<uint32_t>(m[0]) | static_cast<uint32_t>(m[1]) << 16;
+      for (int h = 0; h < 2; ++h) {
+        const __m512 b = _mm512_loadu_ps(bias + 16 * h);
+        const __mmask16 m = _mm512_cmp_ps_mask(b, minus_inf, _CMP_NEQ_UQ);
+        x.half[h] = _mm512_mask_mov_ps(minus_inf, m, _mm512_fmadd_ps(slope, b, x.half[h]));
+        part[item] |= static_cast<uint32_t>(m) << (16 * h);
       }
-      _mm512_storeu_ps(logits, x[0]);
-      _mm512_storeu_ps(logits + 16, x[1]);
     }
-    rows[item] = _mm512_max_ps(x[0], x[1]);
-    gain_rows[item] = _mm512_setzero_si512();
-    if (args.v_gains[item] != nullptr) {
-      // Gains are not negative, so their bits order as they do, and a NaN is above all.
-      const __m512i gains = _mm512_maskz_loadu_epi16(part[item], args.v_gains[item]);
-      const __m512i pairs = _mm512_max_epu16(gains, _mm512_srli_epi32(gains, 16));
-      gain_rows[item] = _mm512_and_si512(pairs, _mm512_set1_epi32(0xffff));
-    }
+    _mm512_storeu_ps(logits, x.half[0]);
+    _mm512_storeu_ps(logits + 16, x.half[1]);
+    rows[item] = _mm512_max_ps(x.half[0], x.half[1]);
+    gain_rows[item] = args.v_gains[item] != nullptr ? GainBits(args.v_gains[item], part[item])
+                                                    : _mm512_setzero_ps();
   }
   for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) {
     rows[item] = minus_inf;
-    gain_rows[item] = _mm512_setzero_si512();
+    gain_rows[item] = _mm512_setzero_ps();
   }
-
-  const __m512 exponent =
-      _mm512_roundscale_ps(FoldRows<Max>(rows), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-  const __m512i gain_bits =
-      _mm512_castps_si512(FoldRows<MaxBits>(reinterpret_cast<const __m512*>(gain_rows)));
-  const __m512 gain_top = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(gain_bits));
-  const __mmask16 bad_gain = _mm512_cmp_ps_mask(gain_top, gain_top, _CMP_UNORD_Q);
-  const __m512 gain_max = _mm512_max_ps(gain_top, _mm512_set1_ps(1e-30f));
-  alignas(64) float exponents[kMaxSoftmaxItems];
-  alignas(64) float per_units[kMaxSoftmaxItems];
-  _mm512_store_ps(exponents, exponent);
-  _mm512_store_ps(per_units, _mm512_div_ps(_mm512_set1_ps(32767.0f), gain_max));
-
-  const __m512i byte_order = _mm512_load_si512(kByteOrder.index);
+  const Scales scales(rows, FoldRows<MaxBits>(gain_rows));
   for (int item = 0; item < args.n_items; ++item) {
     float* logits = args.logits + 32 * item;
-    const __m512 e = _mm512_set1_ps(exponents[item]);
+    const __m512 e = _mm512_set1_ps(scales.exponents[item]);
     const __mmask16 m[2] = {static_cast<__mmask16>(part[item]),
                             static_cast<__mmask16>(part[item] >> 16)};
-    __m512 w[2];
+    Halves w;
 #pragma GCC unroll 2
     for (int h = 0; h < 2; ++h) {
-      w[h] = _mm512_maskz_mov_ps(m[h], Exp2(_mm512_sub_ps(_mm512_loadu_ps(logits + 16 * h), e)));
+      w.half[h] =
+          _mm512_maskz_mov_ps(m[h], Exp2(_mm512_sub_ps(_mm512_loadu_ps(logits + 16 * h), e)));
     }
-    rows[item] = _mm512_add_ps(w[0], w[1]);
+    rows[item] = _mm512_add_ps(w.half[0], w.half[1]);
     if (args.v_gains[item] == nullptr) {
-      _mm512_storeu_ps(logits, w[0]);
-      _mm512_storeu_ps(logits + 16, w[1]);
+      _mm512_storeu_ps(logits, w.half[0]);
+      _mm512_storeu_ps(logits + 16, w.half[1]);
       continue;
     }
-    const uint16_t* gains = args.v_gains[item];
-    const __m512 scale = _mm512_set1_ps(per_units[item]);
-    const __m512 gain_a =
-        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains)));
-    const __m512 gain_b =
-        _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 16)));
-    const __m512i a =
-        _mm512_maskz_cvtps_epi32(m[0], _mm512_mul_ps(_mm512_mul_ps(w[0], gain_a), scale));
-    const __m512i b =
-        _mm512_maskz_cvtps_epi32(m[1], _mm512_mul_ps(_mm512_mul_ps(w[1], gain_b), scale));
-    const __m512i both = _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
-    _mm512_store_si512(static_cast<uint8_t*>(args.weights) + 64 * item,
-                       _mm512_permutexvar_epi8(byte_order, both));
+    const Halves gains = LoadGains(args.v_gains[item]);
+    const __m512 per_unit = _mm512_set1_ps(scales.per_unit[item]);
+    __m512i integers[2];
+#pragma GCC unroll 2
+    for (int h = 0; h < 2; ++h) {
+      const __m512 scaled = _mm512_mul_ps(w.half[h], _mm512_mul_ps(gains.half[h], per_unit));
+      integers[h] = _mm512_maskz_cvtps_epi32(m[h], scaled);
+    }
+    StoreWeights(args, item, integers[0], integers[1]);
   }
   for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) rows[item] = _mm512_setzero_ps();
+  Finish(args, scales, rows);
+}
 
-  // A NaN or +inf among the logits has made the sum NaN.
-  const __m512 sums = FoldRows<Add>(rows);
-  const __mmask16 bad = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q) | bad_gain;
-  const __mmask16 present =
-      _mm512_cmp_ps_mask(exponent, minus_inf, _CMP_GT_OQ) & static_cast<__mmask16>(~bad);
-  _mm512_storeu_si512(args.exponent,
-                      _mm512_mask_cvtps_epi32(_mm512_set1_epi32(kNoExponent), present, exponent));
-  _mm512_storeu_ps(args.sum, _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad,
-                                                _mm512_set1_ps(__builtin_nanf(""))));
-  _mm512_storeu_ps(args.unit, _mm512_maskz_div_ps(present, gain_max, _mm512_set1_ps(32767.0f)));
+}  // namespace
+
+void SoftmaxAvx512(SoftmaxArgs& args) {
+  bool open = args.cap == 0;
+  for (int item = 0; item < args.n_items; ++item) {
+    open = open && args.bias[item] == nullptr && args.v_gains[item] != nullptr;
+  }
+  if (open) {
+    Open(args);
+  } else {
+    Masked(args);
+  }
 }
 
 }  // namespace varve
