@@ -2,6 +2,7 @@
 
 #include "cache/affine_coder.h"
 #include "cache/grouped_cache.h"
+#include "cache/per_token_coder.h"
 #include "cache/sequence_methods.h"
 
 namespace varve {
@@ -13,6 +14,11 @@ class AgeTieredCache final : public GroupedCache {
 
  protected:
   Status MakeCoder(Side side, std::unique_ptr<GroupCoder>* coder) const override {
+    if (settings().codec == CodecChoice::kPerToken) {
+      *coder = std::make_unique<PerTokenCoder>(side, shape().head_dim(side), shape().n_rows(),
+                                               Bits(side), settings());
+      return Status();
+    }
     const bool along_tokens = side == Side::kKey || settings().value_axis == ValueAxis::kChannel;
     const int size = settings().age_group_size;
     const GroupShape groups{along_tokens ? GroupAxis::kTokens : GroupAxis::kChannels, size,
@@ -42,7 +48,8 @@ class AgeTieredCache final : public GroupedCache {
  private:
   static GroupPlan Plan(const Settings& settings) {
     GroupPlan plan;
-    plan.group_size = settings.age_group_size;
+    plan.group_size =
+        settings.codec == CodecChoice::kPerToken ? kBlockTokens : settings.age_group_size;
     plan.n_sinks = settings.sink_tokens;
     plan.n_tiers = kAgeTiers;
     plan.recent_boundary = settings.age_recent_boundary;
@@ -53,9 +60,10 @@ class AgeTieredCache final : public GroupedCache {
   }
 
   std::array<int, kAgeTiers> Bits(Side side) const {
-    return {AgeTierBits(settings(), AgeTier::kRecent, side, false),
-            AgeTierBits(settings(), AgeTier::kMid, side, false),
-            AgeTierBits(settings(), AgeTier::kOld, side, false)};
+    const bool per_token = settings().codec == CodecChoice::kPerToken;
+    return {AgeTierBits(settings(), AgeTier::kRecent, side, per_token),
+            AgeTierBits(settings(), AgeTier::kMid, side, per_token),
+            AgeTierBits(settings(), AgeTier::kOld, side, per_token)};
   }
 };
 

@@ -5,7 +5,7 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <memory>
+#include <span>
 
 namespace varve {
 
@@ -27,22 +27,28 @@ class GroupCoder {
   virtual void Decode(int tier, int64_t row, const std::byte* payload, int first, int n,
                       float* tile) const = 0;
 
-  /// What encoding the first n_rows exact rows as a group of their own would read back as.
-  virtual void RoundTrip(int tier, const std::byte* rows, int n_rows, int first, int n,
-                         float* tile) const = 0;
+  /// What encoding the first n_rows exact rows as a group of their own would read back as. Coders
+  /// that code token by token have no groups that could be short; caches with exact_tail=false do
+  /// not use them.
+  virtual void RoundTrip(int /*tier*/, const std::byte* /*rows*/, int /*n_rows*/, int /*first*/,
+                         int /*n*/, float* /*tile*/) const {}
 
-  /// Called with every exact row that enters the cache, in order, while `WantsRows()`.
-  virtual bool WantsRows() const { return false; }
-  virtual void SeeRow(int64_t, const float*) {}
-
-  /// Called before the first group leaves tier 0.
-  virtual void BeforeFirstStep() {}
+  /// True while the coder has to learn from rows before it can code FirstTableTier() and the tiers
+  /// below.
+  virtual bool Learns() const { return false; }
+  virtual int FirstTableTier() const { return 0; }
+  /// Keeps what is known, so that RollBack() can return to it.
+  virtual void BeginLearning() {}
+  virtual void Learn(int64_t /*row*/, const float* /*values*/) {}
+  virtual void Fit() {}
+  virtual void EndLearning() noexcept {}
+  virtual void RollBack() noexcept {}
 
   /// Bytes of tables and scratch.
   virtual size_t held_bytes() const = 0;
 
   /// Takes over what the other coder has learned; row r of this one is row rows[r] of the other.
-  virtual void CopyState(const GroupCoder&, const int64_t* /*rows*/, int64_t /*n_rows*/) {}
+  virtual void CopyState(const GroupCoder& /*other*/, std::span<const int64_t> /*rows*/) {}
 };
 
 }  // namespace varve

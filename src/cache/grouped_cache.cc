@@ -185,17 +185,26 @@ GroupedCache::Group GroupedCache::CodeGroup(const NewTokens& tokens, size_t grou
   return made;
 }
 
-void GroupedCache::ShowRows(const NewTokens& tokens, int64_t first, int64_t end) {
+int64_t GroupedCache::TokensAtFirst(int tier) const {
+  int64_t n = plan_.n_sinks + plan_.group_size + plan_.residual;
+  while (FrontierAt(tier, n) == 0) ++n;
+  return n;
+}
+
+void GroupedCache::LearnRows(const NewTokens& tokens) {
   for (const Side side : {Side::kKey, Side::kValue}) {
-    if (coders_[static_cast<size_t>(side)] == nullptr || !coder(side).WantsRows()) continue;
+    if (plan_.n_tiers == 0 || !coder(side).Learns()) continue;
+    const int64_t enough = TokensAtFirst(coder(side).FirstTableTier());
     const TensorView& tensor = tokens.side(static_cast<int>(side));
-    for (int64_t t = std::max<int64_t>(first, plan_.n_sinks); t < end; ++t) {
+    const int64_t first = std::max<int64_t>({tokens.first, n_learned_, plan_.n_sinks});
+    for (int64_t t = first; t < std::min(tokens.end, enough); ++t) {
       for (int64_t row = 0; row < shape().n_rows(); ++row) {
         tensor.LoadRow(row / shape().n_kv_heads, row % shape().n_kv_heads, t - tokens.first,
                        tile_.data());
-        coder(side).SeeRow(row, tile_.data());
+        coder(side).Learn(row, tile_.data());
       }
     }
+    if (tokens.end >= enough) coder(side).Fit();
   }
 }
 
@@ -209,6 +218,23 @@ Status GroupedCache::AppendTokens(const TensorView& k, const TensorView& v, int6
     frontier[t] = std::max(frontier_[t], FrontierAt(tier, tokens.end));
   }
   const size_t n_groups = GroupOf(tokens.end - 1) + 1;
+
+  // Learning is taken back when something below fails.
+  struct Undo {
+    GroupedCache* cache;
+    std::array<bool, 2> learns = {false, false};
+    ~Undo() {
+      for (size_t s = 0; cache != nullptr && s < learns.size(); ++s) {
+        if (learns[s]) cache->coders_[s]->RollBack();
+      }
+    }
+  } undo{this};
+  for (size_t s = 0; plan_.n_tiers > 0 && s < coders_.size(); ++s) {
+    if (!coders_[s]->Learns()) continue;
+    coders_[s]->BeginLearning();
+    undo.learns[s] = true;
+  }
+  LearnRows(tokens);
 
   std::vector<std::pair<size_t, Group>> coded;
   size_t n_coded = 0;
@@ -247,6 +273,11 @@ Status GroupedCache::AppendTokens(const TensorView& k, const TensorView& v, int6
   if (groups_.capacity() < n_groups)
     groups_.reserve(std::max(n_groups, groups_.capacity() * 3 / 2));
 
+  undo.cache = nullptr;
+  for (size_t s = 0; s < coders_.size(); ++s) {
+    if (undo.learns[s]) coders_[s]->EndLearning();
+  }
+  n_learned_ = std::max(n_learned_, tokens.end);
   if (n_groups > groups_.size()) groups_.resize(n_groups);
   for (auto& [group, made] : coded) groups_[group] = std::move(made);
   for (auto& [group, made] : exact) groups_[group] = std::move(made);
@@ -291,6 +322,7 @@ Status GroupedCache::KeepTokens(int64_t n) {
 void GroupedCache::Reset() {
   groups_ = std::vector<Group>();
   frontier_ = {0, 0, 0};
+  n_learned_ = 0;
   for (auto& one : coders_) one.reset();
   tile_ = std::vector<float>();
   rungs_.fill({});
@@ -320,13 +352,14 @@ Status GroupedCache::CopyRows(const SequenceCache& from, std::span<const int64_t
     groups_.push_back(std::move(copy));
   }
   frontier_ = other.frontier_;
+  n_learned_ = other.n_learned_;
   for (size_t s = 0; s < coders_.size(); ++s) {
     if (coders_[s] == nullptr) continue;
     std::vector<int64_t> kv_rows;
     for (const int64_t row : rows) {
       for (int64_t h = 0; h < n_heads; ++h) kv_rows.push_back(row * n_heads + h);
     }
-    coders_[s]->CopyState(*other.coders_[s], kv_rows.data(), static_cast<int64_t>(kv_rows.size()));
+    coders_[s]->CopyState(*other.coders_[s], kv_rows);
   }
   return Status();
 }

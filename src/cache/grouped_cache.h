@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "cache/group_coder.h"
@@ -90,7 +91,10 @@ class GroupedCache : public SequenceCache {
   Group MakeExactGroup(size_t group);
   void StoreExactTokens(const NewTokens& tokens, size_t group, Group& into) const;
   void LoadGroup(const NewTokens& tokens, Side side, size_t group, int64_t row, float* tile) const;
-  void ShowRows(const NewTokens& tokens, int64_t first, int64_t end);
+  /// Tokens held when the first group reaches `tier`, sinks included.
+  int64_t TokensAtFirst(int tier) const;
+  /// Shows new rows to the coders that learn, and lets them fit once they have seen enough.
+  void LearnRows(const NewTokens& tokens);
   Group CodeGroup(const NewTokens& tokens, size_t group, int tier);
 
   GroupPlan plan_;
@@ -99,6 +103,7 @@ class GroupedCache : public SequenceCache {
   std::array<size_t, kAgeTiers> frontier_ = {
       0, 0, 0};  // coded groups, sinks not counted, in a tier >= index
   std::vector<float> tile_;
+  int64_t n_learned_ = 0;  // tokens that the coders have seen
   std::array<std::vector<std::byte>, 2> rungs_;
 };
 

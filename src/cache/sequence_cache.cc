@@ -55,6 +55,11 @@ int64_t SequenceCache::SeedCapacityTokens(int64_t before, int64_t, int64_t n_new
   return RoundUp(before + n_new, kSeedStep);
 }
 
+bool SequenceCache::ThroughF16() const {
+  return !settings_.bf16_direct && settings_.method != Method::kKivi &&
+         settings_.method != Method::kFp16;
+}
+
 float SequenceCache::RoundToStorage(float x) const {
   switch (shape_.type) {
     case ElementType::kF32:
@@ -64,7 +69,7 @@ float SequenceCache::RoundToStorage(float x) const {
     case ElementType::kBf16:
       break;
   }
-  return Bf16ToF32(F32ToBf16(settings_.bf16_direct ? x : F16ToF32(F32ToF16(x))));
+  return Bf16ToF32(F32ToBf16(!ThroughF16() ? x : F16ToF32(F32ToF16(x))));
 }
 
 Status SequenceCache::CheckTensors(const TensorView& k, const TensorView& v) const {
@@ -98,7 +103,10 @@ Status SequenceCache::CheckTensors(const TensorView& k, const TensorView& v) con
 Status SequenceCache::CheckFinite(const TensorView& tensor, const char* name,
                                   ElementType storage) const {
   std::vector<float> row(static_cast<size_t>(tensor.shape[3]));
-  const bool narrows = storage == ElementType::kF16 && tensor.type != ElementType::kF16;
+  // The per-token codecs keep a row's gain as f16, whatever the storage type.
+  const bool narrows =
+      (storage == ElementType::kF16 || settings_.codec == CodecChoice::kPerToken) &&
+      tensor.type != ElementType::kF16;
   const float limit =
       narrows ? 65520.0f : std::numeric_limits<float>::infinity();  // from here on f16 is infinite
   for (int64_t b = 0; b < tensor.shape[0]; ++b) {
@@ -227,7 +235,7 @@ Status SequenceCache::Decode(Side side, int64_t first, int64_t n, ElementType ty
   }
   const size_t dim = static_cast<size_t>(shape_.head_dim(side));
   std::vector<float> tile(kTileTokens * dim);
-  const bool through_f16 = type == ElementType::kBf16 && !settings_.bf16_direct;
+  const bool through_f16 = type == ElementType::kBf16 && ThroughF16();
   for (int64_t row = 0; row < shape_.n_rows(); ++row) {
     for (int64_t at = first; at < first + n;) {
       const int step = static_cast<int>(std::min<int64_t>(TileTokens(at), first + n - at));

@@ -163,6 +163,7 @@ class SequenceCache {
  private:
   Status CheckTensors(const TensorView& k, const TensorView& v) const;
   Status CheckFinite(const TensorView& tensor, const char* name, ElementType storage) const;
+  bool ThroughF16() const;
   Status SettleShape(const TensorView& k, const TensorView& v);
 
   Settings settings_;

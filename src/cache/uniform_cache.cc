@@ -2,6 +2,7 @@
 
 #include "cache/affine_coder.h"
 #include "cache/grouped_cache.h"
+#include "cache/per_token_coder.h"
 #include "cache/sequence_methods.h"
 
 namespace varve {
@@ -13,6 +14,12 @@ class UniformCache final : public GroupedCache {
 
  protected:
   Status MakeCoder(Side side, std::unique_ptr<GroupCoder>* coder) const override {
+    if (settings().codec == CodecChoice::kPerToken) {
+      *coder =
+          std::make_unique<PerTokenCoder>(side, shape().head_dim(side), shape().n_rows(),
+                                          std::array{UniformBits(settings(), side)}, settings());
+      return Status();
+    }
     const bool along_tokens = side == Side::kKey || settings().value_axis == ValueAxis::kChannel;
     const int size = settings().uniform_group_size;
     const GroupShape groups{along_tokens ? GroupAxis::kTokens : GroupAxis::kChannels, size,
@@ -39,7 +46,8 @@ class UniformCache final : public GroupedCache {
  private:
   static GroupPlan Plan(const Settings& settings) {
     GroupPlan plan;
-    plan.group_size = settings.uniform_group_size;
+    plan.group_size =
+        settings.codec == CodecChoice::kPerToken ? kBlockTokens : settings.uniform_group_size;
     plan.n_sinks = settings.sink_tokens;
     plan.exact_tail = settings.exact_tail;
     return plan;

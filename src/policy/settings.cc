@@ -157,6 +157,29 @@ Status CheckKivi(const Settings& settings) {
   return Status();
 }
 
+// What the per-token codecs can code: their codebooks' widths, and always whole tokens.
+Status CheckPerToken(const Settings& settings) {
+  if (!settings.exact_tail) {
+    return Status(StatusCode::kBadSettingValue,
+                  "exact_tail = false needs codec group_affine, got per_token");
+  }
+  const bool uniform = settings.method == Method::kUniform;
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    for (const AgeTier tier : {AgeTier::kRecent, AgeTier::kMid, AgeTier::kOld}) {
+      const int bits =
+          uniform ? UniformBits(settings, side) : AgeTierBits(settings, tier, side, true);
+      if (bits == 2 || bits == 3 || bits == 4 || bits == 8 || bits == 16) continue;
+      constexpr const char* kTierFields[] = {"age_bits_recent", "age_bits_mid", "age_bits_old"};
+      return Status(StatusCode::kBadSettingValue,
+                    std::string(uniform ? "uniform_bits" : kTierFields[static_cast<size_t>(tier)]) +
+                        (side == Side::kKey ? " of keys" : " of values") +
+                        " must be 2, 3, 4, 8 or 16 with codec per_token, got " +
+                        std::to_string(bits));
+    }
+  }
+  return Status();
+}
+
 Status CheckOneLayer(const Settings& settings) {
   VARVE_RETURN_IF_ERROR(CheckRefusedFields(settings));
   switch (settings.method) {
@@ -177,7 +200,10 @@ Status CheckOneLayer(const Settings& settings) {
     if (FieldBelongsTo(field, settings.method))
       VARVE_RETURN_IF_ERROR(CheckFieldRange(settings, field));
   }
-  return Status();
+  const bool per_token =
+      settings.codec == CodecChoice::kPerToken &&
+      (settings.method == Method::kUniform || settings.method == Method::kAgeTiered);
+  return per_token ? CheckPerToken(settings) : Status();
 }
 
 }  // namespace

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <functional>
+#include <iterator>
 #include <map>
 
 #include "golden/golden_case.h"
@@ -53,13 +55,37 @@ const std::map<std::string, std::function<std::string(const std::string&, const 
         {"config_errors", RunConfigErrors},
 };
 
+// Python writes NaN and Infinity bare, which JSON does not know: they become strings, as settings
+// take them.
+std::string QuoteNonFinite(const std::string& json) {
+  std::string quoted;
+  bool in_string = false;
+  for (size_t i = 0; i < json.size();) {
+    for (const char* name : {"NaN", "Infinity", "-Infinity"}) {
+      if (in_string || json.compare(i, std::strlen(name), name) != 0) continue;
+      quoted += std::string("\"") +
+                (name[0] == 'N'   ? "nan"
+                 : name[0] == '-' ? "-inf"
+                                  : "inf") +
+                "\"";
+      i += std::strlen(name);
+    }
+    if (i >= json.size()) break;
+    if (in_string && json[i] == '\\') quoted += json[i++];
+    if (json[i] == '"') in_string = !in_string;
+    quoted += json[i++];
+  }
+  return quoted;
+}
+
 int RunFolder(const std::string& folder) {
   std::ifstream file(folder + "/manifest.json");
   if (!file) {
     std::fprintf(stderr, "varve-golden: cannot open %s/manifest.json\n", folder.c_str());
     return 2;
   }
-  const Json manifest = Json::parse(file, nullptr, false);
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const Json manifest = Json::parse(QuoteNonFinite(text), nullptr, false);
   if (manifest.is_discarded() || !manifest.contains("cases")) {
     std::fprintf(stderr, "varve-golden: %s/manifest.json is not a manifest\n", folder.c_str());
     return 2;
