@@ -49,10 +49,6 @@ void AffineCoder::RoundTrip(int tier, const std::byte* rows, int n_rows, int fir
   RoundTripRows(shape, layout.widths[0], layout.format, rows, first, n, tile);
 }
 
-size_t AffineCoder::held_bytes() const {
-  return (scratch_.lo.capacity() + scratch_.hi.capacity() + scratch_.tile.capacity()) *
-             sizeof(float) +
-         scratch_.codes.capacity() * sizeof(uint16_t);
-}
+size_t AffineCoder::held_bytes() const { return scratch_.held_bytes(); }
 
 }  // namespace varve

@@ -176,7 +176,12 @@ class AmcCache final : public SequenceCache {
     return Status();
   }
 
-  void Reset() override { rows_.clear(); }
+  void Reset() override {
+    rows_ = std::vector<Row>();
+    scratch_ = AffineScratch();
+    key_ = std::vector<float>();
+    row_ = std::vector<float>();
+  }
 
   Status CopyRows(const SequenceCache& from, std::span<const int64_t> picked) override {
     const auto& other = static_cast<const AmcCache&>(from);
@@ -223,16 +228,17 @@ class AmcCache final : public SequenceCache {
   }
 
   void FillStats(SequenceStats* stats) const override {
-    stats->stored_bytes +=
-        rows_.capacity() * sizeof(Row) + (key_.capacity() + row_.capacity()) * sizeof(float);
+    stats->stored_bytes += rows_.capacity() * sizeof(Row) +
+                           (key_.capacity() + row_.capacity()) * sizeof(float) +
+                           scratch_.held_bytes();
     for (const Row& row : rows_) {
       for (size_t tier = 0; tier < kAmcTiers; ++tier) {
         stats->tier_tokens[tier] += row.n_records[tier];
         stats->payload_bytes += static_cast<uint64_t>(row.n_records[tier]) * RecordBytes(tier);
-        stats->stored_bytes += row.chunks[tier].capacity() * sizeof(Slot);
+        stats->stored_bytes += row.chunks[tier].size() * sizeof(Slot);
       }
       stats->payload_bytes += row.indices.size() * IndexBytes();
-      stats->stored_bytes += row.indices.capacity() * sizeof(Slot) +
+      stats->stored_bytes += row.indices.size() * sizeof(Slot) +
                              row.memory.saliencies.capacity_bytes() +
                              row.memory.mean_key.capacity() * sizeof(float);
     }

@@ -325,7 +325,7 @@ void GroupedCache::Reset() {
   n_learned_ = 0;
   for (auto& one : coders_) one.reset();
   tile_ = std::vector<float>();
-  rungs_.fill({});
+  for (auto& rung : rungs_) rung = std::vector<std::byte>();
 }
 
 Status GroupedCache::CopyRows(const SequenceCache& from, std::span<const int64_t> rows) {

@@ -96,6 +96,11 @@ void PerTokenCoder::EndLearning() noexcept {
   if (learned_.fitted) learned_.energies = std::vector<PairEnergies>();
 }
 
+void PerTokenCoder::RollBack() noexcept {
+  learned_ = std::move(saved_);
+  saved_ = Learned();
+}
+
 size_t PerTokenCoder::held_bytes() const {
   size_t bytes = 0;
   for (const Learned* one : {&learned_, &saved_}) {

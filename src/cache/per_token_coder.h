@@ -35,7 +35,7 @@ class PerTokenCoder : public GroupCoder {
   void Learn(int64_t row, const float* values) override;
   void Fit() override;
   void EndLearning() noexcept override;
-  void RollBack() noexcept override { std::swap(learned_, saved_); }
+  void RollBack() noexcept override;
   size_t held_bytes() const override;
   void CopyState(const GroupCoder& other, std::span<const int64_t> rows) override;
 

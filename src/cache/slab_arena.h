@@ -50,7 +50,7 @@ class SlabArena {
   /// Makes sure that `n` more slots of this size can be had without asking the system.
   void Reserve(size_t bytes, size_t n);
 
-  /// Bytes held from the system: whole slabs, used or not, and the tables.
+  /// Bytes held from the system: whole slabs, used or not, and what describes them.
   size_t held_bytes() const;
 
  private:

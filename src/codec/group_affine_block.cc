@@ -92,6 +92,11 @@ void AffineScratch::Fit(const GroupShape& shape) {
   codes.resize(std::max(codes.size(), shape.n_elements()));
 }
 
+size_t AffineScratch::held_bytes() const {
+  return (lo.capacity() + hi.capacity() + tile.capacity()) * sizeof(float) +
+         codes.capacity() * sizeof(uint16_t);
+}
+
 void EncodeAffineBlock(const AffineBlockLayout& layout, const float* tile, AffineScratch& scratch,
                        std::byte* block) {
   const GroupShape& shape = layout.shape;

@@ -48,6 +48,7 @@ struct AffineScratch {
   std::vector<uint16_t> codes;
 
   void Fit(const GroupShape& shape);
+  size_t held_bytes() const;
 };
 
 /// tile f32 [n_tokens][dim] -> block. Exact where `format` holds the inputs.
