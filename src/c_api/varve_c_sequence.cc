@@ -119,7 +119,7 @@ varve_status varve_cache_trim(varve_cache* cache, int64_t n, int64_t* removed) {
   return Guard([&]() -> Status {
     VARVE_RETURN_IF_ERROR(CheckNotNull(cache, "cache"));
     int64_t count = 0;
-    const Status status = cache->cache->Trim(n, &count);
+    Status status = cache->cache->Trim(n, &count);
     if (removed != nullptr) *removed = count;
     return status;
   });
