@@ -264,6 +264,6 @@ varve_status varve_cache_set_channel_order(varve_cache* cache, int32_t n_kv_head
     order.head_dim = head_dim;
     order.keys.assign(keys, keys + n);
     order.values.assign(values, values + n);
-    return cache->cache->SetChannelOrder(std::move(order));
+    return cache->cache->SetChannelOrder(order);
   });
 }

@@ -267,7 +267,7 @@ Status SequenceCache::TokenTiers(int64_t row, std::span<uint8_t> tiers) const {
   return Status();
 }
 
-Status SequenceCache::SetChannelOrder(AmcLayerOrder) {
+Status SequenceCache::SetChannelOrder(const AmcLayerOrder&) {
   return Status(StatusCode::kUnsupported, std::string("method ") + MethodName(settings_.method) +
                                               " keeps all channels: it takes no channel order");
 }
