@@ -1,0 +1,31 @@
+// Bytes that a cache will hold, from the library's own layout arithmetic and llama.cpp's own tensor
+// shapes.
+#ifndef VARVE_CLI_MEASURE_ESTIMATE_H_
+#define VARVE_CLI_MEASURE_ESTIMATE_H_
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "llm/model_shape.h"
+#include "support/methods.h"
+
+namespace varve::cli {
+
+struct CacheEstimate {
+  std::string label;
+  uint64_t bytes = 0;
+  double bits = 0;     ///< bits an element of K and V, all in
+  std::string reason;  ///< why the cache cannot be held by the plugin; "" if it can
+};
+
+/// Bytes after n_tokens of one sequence. A stock cache is allotted whole at the start, a cache of
+/// varve grows.
+CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int64_t n_tokens);
+
+/// f16, q8_0, q4_0, the presets and the methods that the plugin takes.
+std::vector<CacheSpec> UsualCaches();
+
+}  // namespace varve::cli
+
+#endif  // VARVE_CLI_MEASURE_ESTIMATE_H_
