@@ -119,7 +119,7 @@ varve_status varve_cache_trim(varve_cache* cache, int64_t n, int64_t* removed) {
   return Guard([&]() -> Status {
     VARVE_RETURN_IF_ERROR(CheckNotNull(cache, "cache"));
     int64_t count = 0;
-    const Status status = cache->cache->Trim(n, &count);
+    Status status = cache->cache->Trim(n, &count);
     if (removed != nullptr) *removed = count;
     return status;
   });
@@ -264,6 +264,6 @@ varve_status varve_cache_set_channel_order(varve_cache* cache, int32_t n_kv_head
     order.head_dim = head_dim;
     order.keys.assign(keys, keys + n);
     order.values.assign(values, values + n);
-    return cache->cache->SetChannelOrder(std::move(order));
+    return cache->cache->SetChannelOrder(order);
   });
 }

@@ -57,7 +57,7 @@ class AmcCache final : public SequenceCache {
  public:
   explicit AmcCache(const Settings& settings) : SequenceCache(settings) {}
 
-  Status SetChannelOrder(AmcLayerOrder order) override {
+  Status SetChannelOrder(const AmcLayerOrder& order) override {
     if (n_tokens() > 0) {
       return Status(StatusCode::kInvalidState, "channel order: the cache holds " +
                                                    std::to_string(n_tokens()) +
@@ -79,7 +79,7 @@ class AmcCache final : public SequenceCache {
       }
     }
     if (has_shape()) VARVE_RETURN_IF_ERROR(CheckOrder(order));
-    order_ = std::move(order);
+    order_ = order;
     return Status();
   }
 
@@ -483,7 +483,7 @@ Result<std::unique_ptr<SequenceCache>> MakeAmcCache(const Settings& settings, in
   if (!settings.amc_channel_order.empty()) {
     Result<AmcLayerOrder> order = ReadAmcLayerOrder(settings.amc_channel_order, layer);
     if (!order.ok()) return order.status();
-    VARVE_RETURN_IF_ERROR(cache->SetChannelOrder(std::move(order).value()));
+    VARVE_RETURN_IF_ERROR(cache->SetChannelOrder(order.value()));
   }
   return std::unique_ptr<SequenceCache>(std::move(cache));
 }

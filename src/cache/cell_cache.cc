@@ -8,7 +8,6 @@
 namespace varve {
 namespace {
 
-constexpr int32_t kMaxHeadDim = 8192;
 constexpr int32_t kMaxKvHeads = 65536;
 constexpr int64_t kMinFitTokens = 64;
 constexpr int64_t kMaxFitTokens = 4096;

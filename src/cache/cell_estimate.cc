@@ -70,37 +70,52 @@ class CellCache::Estimate {
     return {*slot, stage};
   }
 
-  /// Demotes what is due among the first n_closed blocks.
+  struct Move {
+    size_t block;
+    Side side;
+    size_t stage;
+  };
+
+  /// Demotes what is due among the first n_closed blocks: all new slots are taken before any old
+  /// one is released.
   void Demote(std::vector<Block>& blocks, size_t n_closed, int64_t token) {
     if (!fitted_ && FitDue(blocks, n_closed, token)) fitted_ = true;
+    std::vector<Move> moves;
     for (const Side side : {Side::kKey, Side::kValue}) {
-      if (cache_.ladder(side).stages.empty()) continue;
+      const auto& stages = cache_.ladder(side).stages;
       const auto s = static_cast<size_t>(side);
-      for (size_t stage = cache_.ladder(side).stages.size() - 1; stage-- > 0;) {
-        size_t& next = next_[s][stage];
-        for (; next < n_closed; ++next) {
-          Block& block = blocks[next];
-          if (block.side[s].stage > stage) continue;
-          if (token - block.newest < cache_.stage(side, stage).leave_age) break;
-          if (cache_.stage(side, stage + 1).needs_table && !fitted_) break;
-          Move(side, block, stage);
+      for (size_t stage = 0; stage + 1 < stages.size(); ++stage) {
+        for (size_t& next = next_[s][stage]; next < n_closed; ++next) {
+          if (blocks[next].side[s].stage > stage) continue;
+          if (blocks[next].side[s].stage < stage) break;
+          const size_t target = Target(stages, stage, token - blocks[next].newest);
+          if (target == stage) break;
+          moves.push_back({next, side, target});
         }
       }
     }
+    if (moves.empty()) return;
+    std::sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
+      return a.block != b.block ? a.block < b.block : a.side < b.side;
+    });
+    std::vector<std::pair<size_t, SlotMap::Slot>> released;
+    for (const Move& move : moves) {
+      Held& held = blocks[move.block].side[static_cast<size_t>(move.side)];
+      if (!cache_.BytesStay(move.side, held.stage, move.stage)) {
+        released.emplace_back(cache_.stage_block_bytes(move.side, held.stage), held.slot);
+        held = Take(move.side, move.stage);
+      }
+      held.stage = move.stage;
+    }
+    for (const auto& [bytes, slot] : released) classes_.at(bytes).Release(slot);
     for (auto& [bytes, slots] : classes_) {
       slots.Reclaim([](uint32_t, size_t, size_t) {}, [](uint32_t) {});
     }
   }
 
-  void Move(Side side, Block& block, size_t stage) {
-    const auto s = static_cast<size_t>(side);
-    if (cache_.BytesStay(side, stage, stage + 1)) {
-      block.side[s].stage = stage + 1;
-      return;
-    }
-    const Held moved = Take(side, stage + 1);
-    ClassOf(side, stage).Release(block.side[s].slot);
-    block.side[s] = moved;
+  size_t Target(const std::vector<CellStage>& stages, size_t stage, int64_t age) const {
+    while (stages[stage].leave_age <= age && (fitted_ || !stages[stage + 1].needs_table)) ++stage;
+    return stage;
   }
 
   bool FitDue(const std::vector<Block>& blocks, size_t n_closed, int64_t token) const {

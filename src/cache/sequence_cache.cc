@@ -113,9 +113,9 @@ Status SequenceCache::CheckFinite(const TensorView& tensor, const char* name,
     for (int64_t h = 0; h < tensor.shape[1]; ++h) {
       for (int64_t t = 0; t < tensor.shape[2]; ++t) {
         tensor.LoadRow(b, h, t, row.data());
-        bool finite = true;
-        for (const float x : row) finite &= std::fabs(x) < limit;
-        if (finite) continue;
+        int n_bad = 0;
+        for (const float x : row) n_bad += std::fabs(x) < limit ? 0 : 1;
+        if (n_bad == 0) continue;
         const size_t d =
             static_cast<size_t>(std::find_if_not(row.begin(), row.end(),
                                                  [&](float x) { return std::fabs(x) < limit; }) -
@@ -267,7 +267,7 @@ Status SequenceCache::TokenTiers(int64_t row, std::span<uint8_t> tiers) const {
   return Status();
 }
 
-Status SequenceCache::SetChannelOrder(AmcLayerOrder) {
+Status SequenceCache::SetChannelOrder(const AmcLayerOrder&) {
   return Status(StatusCode::kUnsupported, std::string("method ") + MethodName(settings_.method) +
                                               " keeps all channels: it takes no channel order");
 }

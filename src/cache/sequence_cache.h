@@ -116,7 +116,7 @@ class SequenceCache {
 
   /// Order in which AMC keeps channels; only while no tokens are held. Errors: kUnsupported (other
   /// methods), kInvalidState, kInvalidArgument.
-  virtual Status SetChannelOrder(AmcLayerOrder order);
+  virtual Status SetChannelOrder(const AmcLayerOrder& order);
 
   /// Tiers of the groups, the partial last one included (age_tiered, uniform, kivi; empty
   /// elsewhere).

@@ -1,10 +1,10 @@
 #include "codec/block_codec.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstring>
 #include <span>
-#include <vector>
 
 #include "base/f16.h"
 #include "codec/codebooks.h"
@@ -69,20 +69,19 @@ void EncodeHead(const HeadCoding& coding, const float* row, int token, std::byte
     }
     return;
   }
-  std::vector<float> y;
+  std::array<float, kMaxHeadDim> y;
   if (coding.table == nullptr) {
-    y.assign(row, row + dim);
+    std::copy_n(row, dim, y.begin());
     Rotate(y.data(), layout.head_dim);
     const float unit = CodebookOf(layout.scheme.bits).unit;
-    for (float& value : y) value *= unit;
+    for (size_t i = 0; i < dim; ++i) y[i] *= unit;
   } else {
-    y.resize(coding.table->channel.size());
-    for (size_t i = 0; i < y.size(); ++i) {
+    for (size_t i = 0; i < coding.table->channel.size(); ++i) {
       const int channel = coding.table->channel[i];
       y[i] = channel < 0 ? 0.0f : row[channel] / coding.table->scale[i];
     }
   }
-  std::vector<uint8_t> codes(y.size());
+  std::array<uint8_t, kMaxHeadDim> codes;
   const uint16_t gain = CodeRow(coding.used(), y.data(), codes.data());
   for (int r = 0; r < coding.n_runs; ++r) {
     const CodeRun& run = coding.runs[static_cast<size_t>(r)];
@@ -167,7 +166,7 @@ void DecodeHead(const BlockCoding& coding, int head, const std::byte* head_paylo
 
 void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,
                  const std::byte* src, std::byte* dst) {
-  std::vector<float> row(static_cast<size_t>(from.layout->head_dim));
+  std::array<float, kMaxHeadDim> row;
   for (int head = 0; head < n_kv_heads; ++head) {
     const HeadCoding source = CodingOf(from, head);
     const HeadCoding target = CodingOf(to, head);

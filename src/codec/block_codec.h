@@ -18,6 +18,10 @@ struct BlockCoding {
   const KeyTable* tables = nullptr;  ///< [n_kv_heads], null unless kRopePair
 };
 
+/// Widest head that a row may have: the row codecs work on the stack and never allocate, so that a
+/// cache can commit after everything that may fail. A key table may pad up to it.
+inline constexpr int kMaxHeadDim = 1024;
+
 /// Writes one token's row into slot `token` (0..31) of a block. row: f32 [n_kv_heads][head_dim].
 /// A row with a NaN or infinity gets a NaN gain and decodes to NaN.
 void EncodeRow(const BlockCoding& coding, int n_kv_heads, const float* row, int token,

@@ -21,49 +21,131 @@ float RoundHalfEven(float x) {
   return (x + kMagic) - kMagic;
 }
 
-// One strip of channels over tokens [first, first+n) that share lo/hi/scale a channel.
+// A stretch of channels over some tokens, whose lo and hi do not change from token to token.
 struct Strip {
   int token = 0;
   int n_tokens = 0;
   int channel = 0;
   int n_channels = 0;
+  bool one_group = false;  // all channels share lo[0] and hi[0]
   std::array<float, kStrip> lo;
   std::array<float, kStrip> hi;
+
+  void Scales(int bits, std::array<float, kStrip>& scale) const {
+    if (one_group) {
+      scale.fill(AffineScale(lo[0], hi[0], bits));
+      return;
+    }
+    for (int i = 0; i < n_channels; ++i) scale[i] = AffineScale(lo[i], hi[i], bits);
+  }
 };
 
-// Calls visit(strip) for a partition of tokens [first, first+n) x dim into strips whose lo and hi
-// do not change from token to token.
+// Calls visit(strip) for a partition of tokens [first, first+n) x dim into strips.
 template <typename Visit>
 void ForEachStrip(const GroupShape& shape, const float* lo, const float* hi, int first, int n,
                   Visit&& visit) {
   Strip strip;
   const int last = first + n;
-  const bool along_tokens = shape.axis == GroupAxis::kTokens;
   const int n_groups = shape.n_groups();
+  strip.one_group = shape.axis == GroupAxis::kChannels;
   for (int token = first; token < last; token += strip.n_tokens) {
-    const int group_end =
-        along_tokens ? (token / shape.group_size + 1) * shape.group_size : token + 1;
+    const int group = token / shape.group_size;
     strip.token = token;
-    strip.n_tokens = std::min(group_end, last) - token;
+    strip.n_tokens = strip.one_group ? 1 : std::min((group + 1) * shape.group_size, last) - token;
     for (int channel = 0; channel < shape.dim; channel += strip.n_channels) {
       strip.channel = channel;
       strip.n_channels = std::min(kStrip, shape.dim - channel);
-      for (int i = 0; i < strip.n_channels; ++i) {
-        const size_t param =
-            along_tokens ? static_cast<size_t>(token / shape.group_size) * shape.dim + channel + i
-                         : static_cast<size_t>(token) * n_groups + (channel + i) / shape.group_size;
-        strip.lo[i] = lo[param];
-        strip.hi[i] = hi[param];
+      if (strip.one_group) {
+        const int channel_group = channel / shape.group_size;
+        strip.n_channels =
+            std::min(strip.n_channels, (channel_group + 1) * shape.group_size - channel);
+        const size_t param = static_cast<size_t>(token) * static_cast<size_t>(n_groups) +
+                             static_cast<size_t>(channel_group);
+        strip.lo.fill(lo[param]);
+        strip.hi[0] = hi[param];
+      } else {
+        const size_t param = static_cast<size_t>(group) * static_cast<size_t>(shape.dim) +
+                             static_cast<size_t>(channel);
+        std::copy_n(lo + param, strip.n_channels, strip.lo.data());
+        std::copy_n(hi + param, strip.n_channels, strip.hi.data());
       }
       visit(strip);
     }
   }
 }
 
-void Widen(float x, float* lo, float* hi, bool* finite) {
-  *lo = x < *lo ? x : *lo;
-  *hi = x > *hi ? x : *hi;
-  *finite &= x - x == 0.0f;
+// Ranges of `width` <= kStrip channels over n rows `stride` apart, NaN where a number is not
+// finite.
+void RangesOfColumns(const float* rows, size_t stride, int n, int width, float* lo, float* hi) {
+  std::array<float, kStrip> low, high, poison;
+  for (int i = 0; i < width; ++i) {
+    low[i] = high[i] = rows[i];
+    poison[i] = 0.0f;
+  }
+  for (int t = 0; t < n; ++t) {
+    const float* row = rows + static_cast<size_t>(t) * stride;
+    for (int i = 0; i < width; ++i) {
+      low[i] = row[i] < low[i] ? row[i] : low[i];
+      high[i] = row[i] > high[i] ? row[i] : high[i];
+      poison[i] += row[i] - row[i];  // stays 0 unless a NaN or infinity comes by
+    }
+  }
+  for (int i = 0; i < width; ++i) {
+    lo[i] = poison[i] == 0.0f ? low[i] : std::numeric_limits<float>::quiet_NaN();
+    hi[i] = poison[i] == 0.0f ? high[i] : std::numeric_limits<float>::quiet_NaN();
+  }
+}
+
+// Range of one run of n numbers.
+void RangeOfRun(const float* x, int n, float* lo, float* hi) {
+  constexpr int kLanes = 8;
+  if (n < kLanes) {
+    std::array<float, kLanes> low{}, high{};
+    RangesOfColumns(x, 0, 1, n, low.data(), high.data());
+    *lo = low[0];
+    *hi = high[0];
+    for (int i = 1; i < n; ++i) {
+      const bool poisoned = std::isnan(*lo) || std::isnan(low[i]);
+      *lo = poisoned ? std::numeric_limits<float>::quiet_NaN() : std::min(*lo, low[i]);
+      *hi = poisoned ? std::numeric_limits<float>::quiet_NaN() : std::max(*hi, high[i]);
+    }
+    return;
+  }
+  // Eight columns, then the columns as a run; numbers that are left over are covered by a last,
+  // overlapping row.
+  std::array<float, kLanes> low, high, tail_low, tail_high;
+  RangesOfColumns(x, kLanes, n / kLanes, kLanes, low.data(), high.data());
+  RangesOfColumns(x + n - kLanes, 0, 1, kLanes, tail_low.data(), tail_high.data());
+  *lo = low[0];
+  *hi = high[0];
+  bool poisoned = false;
+  for (int i = 0; i < kLanes; ++i) {
+    poisoned = poisoned || std::isnan(low[i]) || std::isnan(tail_low[i]);
+    *lo = std::min({*lo, low[i], tail_low[i]});
+    *hi = std::max({*hi, high[i], tail_high[i]});
+  }
+  if (poisoned) *lo = *hi = std::numeric_limits<float>::quiet_NaN();
+}
+
+// (code + ratio/2) / ratio of n codes, the division as a multiplication. Exact: with codes of at
+// most 8 bits code + ratio/2 < 2^9 and the rounded-up reciprocal is off by less than 2^9 / 2^22 <
+// 1/255; else by 2^17 / 2^40.
+void DivideCodes(int from_bits, uint32_t ratio, uint16_t* codes, int n) {
+  if (from_bits <= 8) {
+    const uint32_t reciprocal = ((1u << 22) + ratio - 1) / ratio;
+    for (int i = 0; i < n; ++i)
+      codes[i] = static_cast<uint16_t>(((codes[i] + ratio / 2) * reciprocal) >> 22);
+    return;
+  }
+  const uint64_t reciprocal = ((uint64_t{1} << 40) + ratio - 1) / ratio;
+  for (int i = 0; i < n; ++i)
+    codes[i] = static_cast<uint16_t>(((codes[i] + ratio / 2) * reciprocal) >> 40);
+}
+
+uint16_t CodeOf(float x, float lo, float scale, float levels) {
+  const float steps = RoundHalfEven((x - lo) / scale);
+  const float floored = steps > 0.0f ? steps : 0.0f;  // a NaN becomes 0
+  return static_cast<uint16_t>(static_cast<int>(floored < levels ? floored : levels));
 }
 
 }  // namespace
@@ -82,48 +164,28 @@ float AffineScale(float lo, float hi, int bits) {
 }
 
 void FitGroups(const GroupShape& shape, const float* tile, float* lo, float* hi) {
-  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  const size_t dim = static_cast<size_t>(shape.dim);
   const int n_groups = shape.n_groups();
-  const bool along_tokens = shape.axis == GroupAxis::kTokens;
-  const int n_lines = along_tokens ? n_groups : shape.n_tokens;
-  for (int line = 0; line < n_lines; ++line) {
-    const int first = along_tokens ? line * shape.group_size : line;
-    const int n = along_tokens ? std::min(shape.group_size, shape.n_tokens - first) : 1;
-    for (int channel = 0; channel < shape.dim; channel += kStrip) {
-      const int width = std::min(kStrip, shape.dim - channel);
-      std::array<float, kStrip> low, high, poison;
-      for (int i = 0; i < width; ++i) {
-        low[i] = high[i] = tile[static_cast<size_t>(first) * shape.dim + channel + i];
-        poison[i] = 0.0f;
+  if (shape.axis == GroupAxis::kTokens) {
+    for (int group = 0; group < n_groups; ++group) {
+      const int first = group * shape.group_size;
+      const int n = std::min(shape.group_size, shape.n_tokens - first);
+      for (int channel = 0; channel < shape.dim; channel += kStrip) {
+        const size_t param = static_cast<size_t>(group) * dim + static_cast<size_t>(channel);
+        const float* rows = tile + static_cast<size_t>(first) * dim + channel;
+        RangesOfColumns(rows, dim, n, std::min(kStrip, shape.dim - channel), lo + param,
+                        hi + param);
       }
-      for (int t = 0; t < n; ++t) {
-        const float* row = tile + static_cast<size_t>(first + t) * shape.dim + channel;
-        for (int i = 0; i < width; ++i) {
-          low[i] = row[i] < low[i] ? row[i] : low[i];
-          high[i] = row[i] > high[i] ? row[i] : high[i];
-          poison[i] += row[i] - row[i];  // stays 0 unless a NaN or infinity comes by
-        }
-      }
-      for (int i = 0; i < width; ++i) {
-        if (poison[i] != 0.0f) low[i] = high[i] = kNan;
-      }
-      if (along_tokens) {
-        std::copy_n(low.data(), width, lo + static_cast<size_t>(line) * shape.dim + channel);
-        std::copy_n(high.data(), width, hi + static_cast<size_t>(line) * shape.dim + channel);
-        continue;
-      }
-      for (int i = 0; i < width; ++i) {
-        const size_t param =
-            static_cast<size_t>(line) * n_groups + (channel + i) / shape.group_size;
-        const bool opens = (channel + i) % shape.group_size == 0;
-        bool finite = !std::isnan(low[i]) && (opens || !std::isnan(lo[param]));
-        if (opens) {
-          lo[param] = hi[param] = low[i];
-        } else {
-          Widen(low[i], &lo[param], &hi[param], &finite);
-        }
-        if (!finite) lo[param] = hi[param] = kNan;
-      }
+    }
+    return;
+  }
+  for (int token = 0; token < shape.n_tokens; ++token) {
+    for (int group = 0; group < n_groups; ++group) {
+      const int first = group * shape.group_size;
+      const int n = std::min(shape.group_size, shape.dim - first);
+      const size_t param =
+          static_cast<size_t>(token) * static_cast<size_t>(n_groups) + static_cast<size_t>(group);
+      RangeOfRun(tile + static_cast<size_t>(token) * dim + first, n, lo + param, hi + param);
     }
   }
 }
@@ -133,16 +195,12 @@ void QuantizeGroups(const GroupShape& shape, int bits, const float* tile, const 
   const float levels = Levels(bits);
   ForEachStrip(shape, lo, hi, 0, shape.n_tokens, [&](const Strip& strip) {
     std::array<float, kStrip> scale;
-    for (int i = 0; i < strip.n_channels; ++i)
-      scale[i] = AffineScale(strip.lo[i], strip.hi[i], bits);
+    strip.Scales(bits, scale);
     for (int t = 0; t < strip.n_tokens; ++t) {
-      const size_t at = static_cast<size_t>(strip.token + t) * shape.dim + strip.channel;
-      for (int i = 0; i < strip.n_channels; ++i) {
-        const float steps = RoundHalfEven((tile[at + i] - strip.lo[i]) / scale[i]);
-        const float floored = steps > 0.0f ? steps : 0.0f;  // a NaN becomes 0
-        codes[at + i] =
-            static_cast<uint16_t>(static_cast<int>(floored < levels ? floored : levels));
-      }
+      const size_t at = static_cast<size_t>(strip.token + t) * static_cast<size_t>(shape.dim) +
+                        static_cast<size_t>(strip.channel);
+      for (int i = 0; i < strip.n_channels; ++i)
+        codes[at + i] = CodeOf(tile[at + i], strip.lo[i], scale[i], levels);
     }
   });
 }
@@ -151,8 +209,7 @@ void DequantizeGroups(const GroupShape& shape, int bits, const float* lo, const 
                       int first, int n, const uint16_t* codes, float* tile) {
   ForEachStrip(shape, lo, hi, first, n, [&](const Strip& strip) {
     std::array<float, kStrip> scale;
-    for (int i = 0; i < strip.n_channels; ++i)
-      scale[i] = AffineScale(strip.lo[i], strip.hi[i], bits);
+    strip.Scales(bits, scale);
     for (int t = 0; t < strip.n_tokens; ++t) {
       const size_t at = static_cast<size_t>(strip.token + t - first) * shape.dim + strip.channel;
       for (int i = 0; i < strip.n_channels; ++i) {
@@ -167,36 +224,31 @@ void RecodeGroups(const GroupShape& shape, int from_bits, int to_bits, const flo
   if (from_bits == to_bits) return;
   const bool nest = WidthsNest(from_bits, to_bits);
   const uint32_t ratio = nest ? ((1u << from_bits) - 1) / ((1u << to_bits) - 1) : 1;
-  // (code + ratio/2) / ratio as a multiplication: exact because code + ratio/2 < 2^17 and ratio is
-  // odd and < 2^16.
-  const uint64_t reciprocal = ((uint64_t{1} << 40) + ratio - 1) / ratio;
   const float levels = Levels(to_bits);
   ForEachStrip(shape, lo, hi, 0, shape.n_tokens, [&](const Strip& strip) {
     std::array<float, kStrip> from_scale, to_scale;
+    strip.Scales(from_bits, from_scale);
+    // A group whose scale is at its floor has not used its codes up to L, so they do not nest.
     bool by_integers = nest;
-    for (int i = 0; i < strip.n_channels; ++i) {
-      from_scale[i] = AffineScale(strip.lo[i], strip.hi[i], from_bits);
-      to_scale[i] = AffineScale(strip.lo[i], strip.hi[i], to_bits);
+    for (int i = 0; i < (strip.one_group ? 1 : strip.n_channels); ++i) {
       by_integers = by_integers && (from_scale[i] > kMinScale || strip.lo[i] == strip.hi[i]);
     }
+    if (!by_integers) strip.Scales(to_bits, to_scale);
     for (int t = 0; t < strip.n_tokens; ++t) {
-      uint16_t* row = codes + static_cast<size_t>(strip.token + t) * shape.dim + strip.channel;
+      uint16_t* row = codes +
+                      static_cast<size_t>(strip.token + t) * static_cast<size_t>(shape.dim) +
+                      strip.channel;
       if (by_integers) {
-        for (int i = 0; i < strip.n_channels; ++i) {
-          row[i] = static_cast<uint16_t>(((row[i] + ratio / 2) * reciprocal) >> 40);
-        }
+        DivideCodes(from_bits, ratio, row, strip.n_channels);
         continue;
       }
       for (int i = 0; i < strip.n_channels; ++i) {
-        const bool narrow = !(from_scale[i] > kMinScale) && strip.lo[i] != strip.hi[i];
-        if (nest && !narrow) {
-          row[i] = static_cast<uint16_t>(((row[i] + ratio / 2) * reciprocal) >> 40);
-          continue;
+        if (nest && from_scale[i] > kMinScale) {
+          DivideCodes(from_bits, ratio, row + i, 1);
+        } else {
+          row[i] = CodeOf(static_cast<float>(row[i]) * from_scale[i] + strip.lo[i], strip.lo[i],
+                          to_scale[i], levels);
         }
-        const float x = static_cast<float>(row[i]) * from_scale[i] + strip.lo[i];
-        const float steps = RoundHalfEven((x - strip.lo[i]) / to_scale[i]);
-        const float floored = steps > 0.0f ? steps : 0.0f;
-        row[i] = static_cast<uint16_t>(static_cast<int>(floored < levels ? floored : levels));
       }
     }
   });

@@ -46,6 +46,9 @@ class Script {
     model_ = std::make_unique<CellModel>(SettingsOf(settings_), shape_);
     heads_ = shape_.n_kv_heads * (1 + Pick(3));
     in_order_ = Pick(2) == 0;
+    for (int i = 0; i < shape_.n_rope_dims / 2; ++i) {
+      frequencies_.push_back(std::pow(10000.0, -2.0 * i / shape_.n_rope_dims));
+    }
   }
 
   void Run() {
@@ -176,10 +179,10 @@ class Script {
   std::vector<double> Turned(int64_t cell, const std::vector<float>& row) const {
     std::vector<double> out(row.begin(), row.end());
     const int64_t delta = model_->cell(cell).written[0] ? model_->cell(cell).delta : 0;
+    if (delta == 0) return out;
     for (int h = 0; h < shape_.n_kv_heads; ++h) {
       for (int i = 0; i < shape_.n_rope_dims / 2; ++i) {
-        const double angle =
-            static_cast<double>(delta) * std::pow(10000.0, -2.0 * i / shape_.n_rope_dims);
+        const double angle = static_cast<double>(delta) * frequencies_[static_cast<size_t>(i)];
         const bool interleaved = shape_.pairing == RopePairing::kInterleaved;
         const int a = h * shape_.head_dim_k + (interleaved ? 2 * i : i);
         const int b =
@@ -293,6 +296,7 @@ class Script {
   const char* settings_ = nullptr;
   std::unique_ptr<CellCache> cache_;
   std::unique_ptr<CellModel> model_;
+  std::vector<double> frequencies_;
   int heads_ = 1;
   bool in_order_ = true;
   int64_t cursor_ = 0;

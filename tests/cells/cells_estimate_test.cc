@@ -1,0 +1,142 @@
+// The estimate against what a cache holds, and what it holds against the process (cases F1, F4).
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <string>
+
+#include "cells/cells_fixture.h"
+
+namespace varve::testing {
+namespace {
+
+size_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  size_t total = 0;
+  size_t resident = 0;
+  statm >> total >> resident;
+  return resident * static_cast<size_t>(sysconf(_SC_PAGESIZE));
+}
+
+/// Rows without the fixture's cost: the bytes held do not depend on them.
+void WriteCheap(CellCache& cache, int64_t first, int n) {
+  const CellShape& shape = cache.shape();
+  std::vector<int64_t> index(static_cast<size_t>(n));
+  std::iota(index.begin(), index.end(), first);
+  std::vector<int32_t> positions(static_cast<size_t>(n));
+  for (int i = 0; i < n; ++i)
+    positions[static_cast<size_t>(i)] = static_cast<int32_t>((first + i) % shape.n_cells);
+  for (const Side side : {Side::kKey, Side::kValue}) {
+    if (side == Side::kValue && shape.head_dim_v == 0) continue;
+    const size_t elements = cache.row_elements(side);
+    std::vector<float> rows(static_cast<size_t>(n) * elements);
+    for (size_t i = 0; i < rows.size(); ++i)
+      rows[i] = static_cast<float>((i * 7 + static_cast<size_t>(first)) % 13) - 6.0f;
+    ASSERT_TRUE(cache
+                    .Write(side, index.data(), positions.data(), rows.data(), RowType::kF32,
+                           elements * 4, n, 1)
+                    .ok());
+  }
+}
+
+void Fill(CellCache& cache, int64_t n_tokens, int chunk) {
+  const int n_heads = 32 * cache.shape().n_kv_heads;
+  for (int64_t t = 0; t < n_tokens;) {
+    const int64_t left = cache.shape().n_cells - t % cache.shape().n_cells;
+    const int n = static_cast<int>(std::min<int64_t>({chunk, n_tokens - t, left}));
+    WriteCheap(cache, t, n);
+    if (t == 0) {
+      AttendAll(cache, QueryRows(0, 1, static_cast<size_t>(n_heads) * cache.shape().head_dim_k), 1,
+                n_heads, 0);
+    }
+    t += n;
+  }
+}
+
+struct Shape {
+  int n_cells, n_streams, n_kv_heads, head_dim_k, head_dim_v;
+};
+
+TEST(CellsEstimate, WithinThreePercentOfMeasured) {
+  const Shape shapes[] = {{4096, 1, 3, 64, 64}, {4096, 1, 1, 256, 256}, {2048, 2, 2, 64, 64},
+                          {1000, 3, 1, 40, 80}, {2048, 1, 8, 128, 128}, {1024, 1, 1, 576, 0}};
+  const char* settings[] = {
+      "method=age_tiered",
+      "method=age_tiered,age_recent_boundary=64,age_mid_boundary=256",
+      "method=age_tiered,age_recent_boundary=64,age_mid_boundary=64,sink_tokens=32",
+      "method=age_tiered,age_bits_mid=8",
+      "method=uniform,uniform_bits=4",
+      "method=uniform,uniform_bits_k=8,uniform_bits_v=2",
+      "method=fp16"};
+  for (const Shape& s : shapes) {
+    CellShape shape;
+    shape.n_cells = s.n_cells;
+    shape.n_streams = s.n_streams;
+    shape.n_kv_heads = s.n_kv_heads;
+    shape.head_dim_k = s.head_dim_k;
+    shape.head_dim_v = s.head_dim_v;
+    const int64_t total = int64_t{s.n_cells} * s.n_streams;
+    for (const char* text : settings) {
+      for (const int64_t n : {int64_t{1}, int64_t{100}, int64_t{777}, total}) {
+        SCOPED_TRACE(std::string(text) + " heads " + std::to_string(s.n_kv_heads) + " dim " +
+                     std::to_string(s.head_dim_k) + " tokens " + std::to_string(n));
+        auto cache = MakeCache(text, shape);
+        Fill(*cache, n, 1);
+        const auto held = static_cast<double>(cache->Stats().packed_bytes);
+        const auto estimate = EstimateCellBytes(SettingsOf(text), shape, n);
+        ASSERT_TRUE(estimate.ok()) << estimate.status().text();
+        EXPECT_NEAR(static_cast<double>(estimate.value()), held, 0.03 * held);
+      }
+    }
+  }
+}
+
+TEST(CellsEstimate, HeldBytesAreResidentBytes) {
+  CellShape shape;
+  shape.n_cells = 8192;
+  shape.n_kv_heads = 3;
+  shape.head_dim_k = shape.head_dim_v = 64;
+  std::vector<std::unique_ptr<CellCache>> layers;
+  {
+    // Warms up what is not the caches': scratch, allocator, libraries.
+    auto warm = MakeCache("method=age_tiered", shape);
+    Fill(*warm, 4096, 128);
+  }
+  malloc_trim(0);
+  const size_t before = ResidentBytes();
+  uint64_t held = 0;
+  uint64_t payload = 0;
+  uint64_t f16 = 0;
+  for (int layer = 0; layer < 8; ++layer) {
+    layers.push_back(MakeCache("method=age_tiered", shape));
+    Fill(*layers.back(), 8192, 128);
+    const CellStats stats = layers.back()->Stats();
+    held += stats.packed_bytes;
+    payload += stats.payload_bytes;
+    f16 += stats.f16_bytes;
+  }
+  malloc_trim(0);
+  const auto resident = static_cast<double>(ResidentBytes() - before);
+  EXPECT_NEAR(static_cast<double>(held), resident, 0.05 * resident);
+  EXPECT_LT(static_cast<double>(held), 1.06 * static_cast<double>(payload))
+      << "slack and book-keeping";
+  EXPECT_LT(resident, 0.24 * static_cast<double>(f16));
+
+  for (auto& layer : layers) ASSERT_TRUE(layer->Forget(0, 8192).ok());
+  malloc_trim(0);
+  EXPECT_LT(static_cast<double>(ResidentBytes()) - static_cast<double>(before), 0.05 * resident)
+      << "a forgotten cache gives its pages back";
+}
+
+TEST(CellsEstimate, RefusesTokensThatDoNotFit) {
+  CellShape shape;
+  shape.n_cells = 64;
+  shape.n_kv_heads = 1;
+  shape.head_dim_k = shape.head_dim_v = 32;
+  EXPECT_EQ(EstimateCellBytes(Settings(), shape, 65).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(EstimateCellBytes(Settings(), shape, -1).status().code(), StatusCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace varve::testing
