@@ -55,9 +55,28 @@ class TreeTest(unittest.TestCase):
 
 
 class SymbolTest(unittest.TestCase):
+    LISTING = (
+        "0000000000000000 T varve::QkAvx512(varve::QkArgs const&)\n"
+        "0000000000000040 T varve::QkPackAvx512(varve::QkPackArgs const&)\n"
+        "0000000000000080 t varve::(anonymous namespace)::Help()\n"
+        "                 U memcpy\n"
+        "                 w __gmon_start__\n"
+    )
+
+    def test_a_clean_object_passes(self):
+        self.assertEqual(check_isa_symbols.weak_symbols(self.LISTING), [])
+        self.assertEqual(check_isa_symbols.misnamed_symbols("qk_avx512.cc.o", self.LISTING), [])
+
     def test_weak_symbol_is_found(self):
-        listing = "0000 T varve_k\n0000 t _ZN12_GLOBAL__N_14HelpEv\n0000 W _ZSt3maxIiERKT_S2_S2_\n0000 V _ZTI1A\n"
-        self.assertEqual(check_isa_symbols.weak_symbols(listing), ["_ZSt3maxIiERKT_S2_S2_", "_ZTI1A"])
+        listing = self.LISTING + "0000000000000000 W int const& std::max<int>(int const&, int const&)\n"
+        self.assertEqual(check_isa_symbols.weak_symbols(listing), ["int const& std::max<int>(int const&, int const&)"])
+
+    def test_misnamed_kernel_is_found(self):
+        self.assertEqual(len(check_isa_symbols.misnamed_symbols("qk_avx2.cc.o", self.LISTING)), 2)
+        self.assertEqual(len(check_isa_symbols.misnamed_symbols("pv_avx512.cc.o", self.LISTING)), 2)
+        self.assertEqual(len(check_isa_symbols.misnamed_symbols("kernels.cc.o", self.LISTING)), 1)
+        table = "0000000000000000 D varve::kRowsAvx2\n"
+        self.assertEqual(check_isa_symbols.misnamed_symbols("rows_avx2.cc.o", table), [])
 
 
 if __name__ == "__main__":
