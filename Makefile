@@ -48,7 +48,7 @@ lint:
 
 format:
 	@scripts/setup_deps.sh lint
-	@git ls-files -co --exclude-standard '*.h' '*.hpp' '*.c' '*.cc' | xargs clang-format-14 -i
+	@python3 scripts/lint.py --fix-format
 
 clean:
 	rm -rf build
