@@ -165,9 +165,8 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
     float* stored = scratch.stored + static_cast<ptrdiff_t>(query) * n_channels;
     if (view.tables == nullptr) {
       load(query, stored);
-      rows.rotate(stored, problem.head_dim_k, HadamardSize(problem.head_dim_k));
-      const float factor = scale / CodebookOf(view.layout->scheme.bits).unit;
-      for (int i = 0; i < problem.head_dim_k; ++i) stored[i] *= factor;
+      rows.rotate(stored, problem.head_dim_k, HadamardSize(problem.head_dim_k),
+                  scale / CodebookOf(view.layout->scheme.bits).unit);
       std::fill(stored + problem.head_dim_k, stored + n_channels, 0.0f);
     } else {
       const KeyTable& table = view.tables[global_head];

@@ -512,7 +512,7 @@ void WriteOutput(const AttendPlan& plan, const TaskRange& range, const PartialRe
   const float inverse = sum == 0 ? 0.0f : static_cast<float>(1.0 / sum);
   float* rotated = result.rotated + Size(item, result.value_channels);
   if (result.value_channels > 0) {
-    plan.kernels->rows->rotate(rotated, problem.head_dim_v, HadamardSize(problem.head_dim_v));
+    plan.kernels->rows->rotate(rotated, problem.head_dim_v, HadamardSize(problem.head_dim_v), 1.0f);
   }
   const float* plain = result.plain + Size(item, result.plain_channels);
   for (int i = 0; i < problem.head_dim_v; ++i) {

@@ -10,18 +10,23 @@
 #include "codec/codebooks.h"
 #include "codec/rotation.h"
 #include "codec/row_coder.h"
+#include "kernels/kernel_set.h"
 
 namespace varve {
 namespace {
 
-/// Where a head's codes are: its runs in stored order, and the bytes each starts at.
+constexpr size_t kRowFloats = kMaxHeadDim + kMaxPackRuns * 16 + kPackSlack;
+
+/// One head's coding: its runs in stored order, the bytes each starts at, and the tables in reach.
 struct HeadCoding {
   const BlockLayout* layout = nullptr;
-  const KeyTable* table = nullptr;
+  const KeyTable* table = nullptr;  ///< rope_pair
   int n_runs = 0;
-  std::array<CodeRun, 6> runs{};
-  std::array<size_t, 6> byte_offset{};
+  int n_stored = 0;  ///< channels, padding included
+  std::array<CodeRun, kMaxPackRuns> runs{};
+  std::array<size_t, kMaxPackRuns> byte_offset{};
 
+  bool is_f16() const { return layout->scheme.codec == Codec::kF16; }
   std::span<const CodeRun> used() const { return {runs.data(), static_cast<size_t>(n_runs)}; }
 };
 
@@ -31,11 +36,14 @@ HeadCoding CodingOf(const BlockCoding& coding, int head) {
   if (coding.layout->scheme.codec == Codec::kF16) return result;
   if (coding.layout->scheme.codec == Codec::kRotated) {
     result.n_runs = 1;
+    result.n_stored = coding.layout->padded_dim;
     result.runs[0] = {coding.layout->scheme.bits, 0, coding.layout->head_dim};
     return result;
   }
   const KeyTable& table = coding.tables[head];
   result.table = &table;
+  result.n_runs = table.n_segments;
+  result.n_stored = static_cast<int>(table.channel.size());
   for (int s = 0; s < table.n_segments; ++s) {
     const auto at = static_cast<size_t>(s);
     const KeySegment& segment = table.segments[at];
@@ -44,97 +52,166 @@ HeadCoding CodingOf(const BlockCoding& coding, int head) {
     result.runs[at] = {segment.bits, segment.first_channel, n};
     result.byte_offset[at] = segment.byte_offset;
   }
-  result.n_runs = table.n_segments;
   return result;
 }
 
-uint8_t* GainAt(const BlockLayout& layout, std::byte* payload, int token) {
-  return reinterpret_cast<uint8_t*>(payload) + layout.code_bytes + 2 * static_cast<size_t>(token);
-}
+/// A head's rows on their way between f32 and a block. Holds what one head needs, so that a loop
+/// over tokens sets it up once.
+class HeadCodec {
+ public:
+  HeadCodec(const BlockCoding& coding, int head)
+      : kernels_(ActiveKernels()), coding_(CodingOf(coding, head)), layout_(*coding_.layout) {
+    if (coding_.table == nullptr) return;
+    for (size_t i = 0; i < coding_.table->scale.size(); ++i)
+      inverse_scale_[i] = 1.0f / coding_.table->scale[i];
+  }
 
-/// Values keep an 8-bit level as two's complement, keys biased by 128: each is its kernel's operand
-/// as it stands.
-unsigned StoredCode(Side side, int bits, unsigned code) {
-  return side == Side::kValue && bits == 8 ? code ^ 0x80u : code;
-}
+  const BlockLayout& layout() const { return layout_; }
 
-void EncodeHead(const HeadCoding& coding, const float* row, int token, std::byte* payload) {
-  const BlockLayout& layout = *coding.layout;
-  const auto dim = static_cast<size_t>(layout.head_dim);
-  if (layout.scheme.codec == Codec::kF16) {
-    std::byte* out = payload + static_cast<size_t>(token) * dim * 2;
-    for (size_t i = 0; i < dim; ++i) {
-      const uint16_t half = F32ToF16(row[i]);
-      std::memcpy(out + 2 * i, &half, 2);
+  /// Codes row [head_dim] into slot `token`.
+  void Encode(const float* row, int token, std::byte* payload) {
+    if (coding_.is_f16()) {
+      for (int i = 0; i < layout_.head_dim; ++i) {
+        const uint16_t half = F32ToF16(row[i]);
+        std::memcpy(
+            payload + 2 * (static_cast<size_t>(token) * static_cast<size_t>(layout_.head_dim) +
+                           static_cast<size_t>(i)),
+            &half, sizeof half);
+      }
+      return;
     }
-    return;
-  }
-  std::array<float, kMaxHeadDim> y;
-  if (coding.table == nullptr) {
-    std::copy_n(row, dim, y.begin());
-    Rotate(y.data(), layout.head_dim);
-    const float unit = CodebookOf(layout.scheme.bits).unit;
-    for (size_t i = 0; i < dim; ++i) y[i] *= unit;
-  } else {
-    for (size_t i = 0; i < coding.table->channel.size(); ++i) {
-      const int channel = coding.table->channel[i];
-      y[i] = channel < 0 ? 0.0f : row[channel] / coding.table->scale[i];
+    if (coding_.table != nullptr) {
+      kernels_.rows->gather(row, coding_.table->channel.data(), inverse_scale_.data(), 1.0f,
+                            stored_.data(), coding_.n_stored);
+    } else {
+      std::copy_n(row, layout_.head_dim, stored_.data());
+      kernels_.rows->rotate(stored_.data(), layout_.head_dim, HadamardSize(layout_.head_dim),
+                            CodebookOf(layout_.scheme.bits).unit);
     }
+    EncodeStored(token, payload);
   }
-  std::array<uint8_t, kMaxHeadDim> codes;
-  const uint16_t gain = CodeRow(coding.used(), y.data(), codes.data());
-  for (int r = 0; r < coding.n_runs; ++r) {
-    const CodeRun& run = coding.runs[static_cast<size_t>(r)];
-    auto* segment =
-        reinterpret_cast<uint8_t*>(payload) + coding.byte_offset[static_cast<size_t>(r)];
-    for (int i = 0; i < run.n_channels; ++i) {
-      const unsigned code = codes[static_cast<size_t>(run.first_channel + i)];
-      PutCode(segment, run.bits, PositionOf(layout.side, i, token),
-              StoredCode(layout.side, run.bits, code));
-    }
-  }
-  std::memcpy(GainAt(layout, payload, token), &gain, 2);
-}
 
-void DecodeHeadRow(const HeadCoding& coding, const std::byte* payload, int token, float* row) {
-  const BlockLayout& layout = *coding.layout;
-  const auto dim = static_cast<size_t>(layout.head_dim);
-  if (layout.scheme.codec == Codec::kF16) {
-    const std::byte* in = payload + static_cast<size_t>(token) * dim * 2;
-    for (size_t i = 0; i < dim; ++i) {
-      uint16_t half;
-      std::memcpy(&half, in + 2 * i, 2);
-      row[i] = F16ToF32(half);
-    }
-    return;
+  /// Decodes slot `token` into row [head_dim].
+  void Decode(const std::byte* payload, int token, float* row) {
+    Unpack(payload);
+    DecodeUnpacked(payload, token, row);
   }
-  uint16_t gain_bits;
-  std::memcpy(&gain_bits,
-              reinterpret_cast<const uint8_t*>(payload) + layout.code_bytes +
-                  2 * static_cast<size_t>(token),
-              2);
-  const float gain = F16ToF32(gain_bits);
-  const float absent = std::isnan(gain) ? gain : 0.0f;
-  for (size_t i = 0; i < dim; ++i) row[i] = absent;
-  for (int r = 0; r < coding.n_runs; ++r) {
-    const CodeRun& run = coding.runs[static_cast<size_t>(r)];
-    const Codebook& book = CodebookOf(run.bits);
-    const auto* segment =
-        reinterpret_cast<const uint8_t*>(payload) + coding.byte_offset[static_cast<size_t>(r)];
-    const float rotated_scale = gain / book.unit;
-    for (int i = 0; i < run.n_channels; ++i) {
-      const unsigned code = StoredCode(
-          layout.side, run.bits, GetCode(segment, run.bits, PositionOf(layout.side, i, token)));
-      const auto level = static_cast<float>(LevelOf(book, code));
-      if (coding.table == nullptr) {
-        row[i] = level * rotated_scale;
-      } else {
-        const auto stored = static_cast<size_t>(run.first_channel + i);
-        row[coding.table->channel[stored]] = level * (gain * coding.table->scale[stored]);
+
+  /// Brings the head's codes into product lines, from which DecodeUnpacked() reads.
+  void Unpack(const std::byte* payload) {
+    if (coding_.is_f16()) return;
+    size_t line = 0;
+    for (int r = 0; r < coding_.n_runs; ++r) {
+      const CodeRun& run = coding_.runs[static_cast<size_t>(r)];
+      UnpackArgs args;
+      args.side = layout_.side;
+      args.bits = run.bits;
+      args.n_lines = LinesOf(run);
+      args.codes =
+          reinterpret_cast<const uint8_t*>(payload) + coding_.byte_offset[static_cast<size_t>(r)];
+      args.lines = lines_.data() + line * kLineBytes;
+      kernels_.unpack(args);
+      line += static_cast<size_t>(args.n_lines);
+    }
+  }
+
+  void DecodeUnpacked(const std::byte* payload, int token, float* row) {
+    if (coding_.is_f16()) {
+      kernels_.rows->from_f16(reinterpret_cast<const uint16_t*>(payload) +
+                                  static_cast<ptrdiff_t>(token) * layout_.head_dim,
+                              row, layout_.head_dim);
+      return;
+    }
+    const float gain = GainOf(payload, token);
+    if (coding_.table == nullptr) {
+      Load(token, gain / CodebookOf(layout_.scheme.bits).unit, row);
+      kernels_.rows->rotate(row, layout_.head_dim, HadamardSize(layout_.head_dim), 1.0f);
+      return;
+    }
+    Load(token, gain, stored_.data());
+    std::fill_n(row, layout_.head_dim, std::isnan(gain) ? gain : 0.0f);
+    for (const CodeRun& run : coding_.used()) {
+      for (int i = run.first_channel; i < run.first_channel + run.n_channels; ++i) {
+        row[coding_.table->channel[static_cast<size_t>(i)]] = stored_[static_cast<size_t>(i)];
       }
     }
   }
-  if (coding.table == nullptr) Rotate(row, layout.head_dim);
+
+  /// Re-encodes slot `token` of a rotated source (already unpacked) into this rotated coding,
+  /// without rotating back and forth.
+  void EncodeRotated(HeadCodec& source, const std::byte* source_payload, int token,
+                     std::byte* payload) {
+    const float ratio =
+        CodebookOf(layout_.scheme.bits).unit / CodebookOf(source.layout_.scheme.bits).unit;
+    source.Load(token, source.GainOf(source_payload, token) * ratio, stored_.data());
+    EncodeStored(token, payload);
+  }
+
+  bool is_rotated() const { return layout_.scheme.codec == Codec::kRotated; }
+
+ private:
+  int LinesOf(const CodeRun& run) const {
+    const int granule = Granule(layout_.side, run.bits);
+    const int channels = (run.n_channels + granule - 1) / granule * granule;
+    return channels / 2;  // 32 tokens of a channel are half a line
+  }
+
+  float GainOf(const std::byte* payload, int token) const {
+    uint16_t gain;
+    std::memcpy(&gain, payload + layout_.code_bytes + 2 * static_cast<size_t>(token), sizeof gain);
+    return F16ToF32(gain);
+  }
+
+  void Load(int token, float gain, float* out) {
+    size_t line = 0;
+    for (const CodeRun& run : coding_.used()) {
+      PackLoadArgs args;
+      args.side = layout_.side;
+      args.n_channels = run.n_channels;
+      args.lines = lines_.data() + line * kLineBytes;
+      args.token = token;
+      args.scale =
+          coding_.table != nullptr ? coding_.table->scale.data() + run.first_channel : nullptr;
+      args.gain = gain;
+      args.out = out + run.first_channel;
+      kernels_.pack_load(args);
+      line += static_cast<size_t>(LinesOf(run));
+    }
+  }
+
+  void EncodeStored(int token, std::byte* payload) {
+    const uint16_t gain = CodeRow(kernels_, coding_.used(), stored_.data(), codes_.data());
+    for (int r = 0; r < coding_.n_runs; ++r) {
+      const CodeRun& run = coding_.runs[static_cast<size_t>(r)];
+      PackStoreArgs args;
+      args.side = layout_.side;
+      args.bits = run.bits;
+      args.n_channels = run.n_channels;
+      args.codes = codes_.data() + run.first_channel;
+      args.token = token;
+      args.segment =
+          reinterpret_cast<uint8_t*>(payload) + coding_.byte_offset[static_cast<size_t>(r)];
+      kernels_.pack_store(args);
+    }
+    std::memcpy(payload + layout_.code_bytes + 2 * static_cast<size_t>(token), &gain, sizeof gain);
+  }
+
+  const KernelSet& kernels_;
+  HeadCoding coding_;
+  const BlockLayout& layout_;
+  // Not cleared: every use writes what it reads, up to vector tails whose lanes are dropped.
+  alignas(64) std::array<float, kRowFloats> stored_;
+  alignas(64) std::array<uint8_t, kRowFloats> codes_;
+  alignas(64) std::array<float, kRowFloats> inverse_scale_;
+  alignas(64) std::array<uint8_t, kRowFloats * kBlockTokens> lines_;
+};
+
+std::byte* HeadAt(std::byte* block, const BlockLayout& layout, int head) {
+  return block + static_cast<size_t>(head) * layout.head_bytes();
+}
+
+const std::byte* HeadAt(const std::byte* block, const BlockLayout& layout, int head) {
+  return block + static_cast<size_t>(head) * layout.head_bytes();
 }
 
 }  // namespace
@@ -142,39 +219,46 @@ void DecodeHeadRow(const HeadCoding& coding, const std::byte* payload, int token
 void EncodeRow(const BlockCoding& coding, int n_kv_heads, const float* row, int token,
                std::byte* block) {
   for (int head = 0; head < n_kv_heads; ++head) {
-    EncodeHead(CodingOf(coding, head), row + static_cast<ptrdiff_t>(head) * coding.layout->head_dim,
-               token, block + static_cast<size_t>(head) * coding.layout->head_bytes());
+    HeadCodec codec(coding, head);
+    codec.Encode(row + static_cast<ptrdiff_t>(head) * coding.layout->head_dim, token,
+                 HeadAt(block, *coding.layout, head));
   }
 }
 
 void DecodeRow(const BlockCoding& coding, int n_kv_heads, const std::byte* block, int token,
                float* row) {
   for (int head = 0; head < n_kv_heads; ++head) {
-    DecodeHeadRow(CodingOf(coding, head),
-                  block + static_cast<size_t>(head) * coding.layout->head_bytes(), token,
-                  row + static_cast<ptrdiff_t>(head) * coding.layout->head_dim);
+    HeadCodec codec(coding, head);
+    codec.Decode(HeadAt(block, *coding.layout, head), token,
+                 row + static_cast<ptrdiff_t>(head) * coding.layout->head_dim);
   }
 }
 
 void DecodeHead(const BlockCoding& coding, int head, const std::byte* head_payload, float* tile) {
-  const HeadCoding head_coding = CodingOf(coding, head);
+  HeadCodec codec(coding, head);
+  codec.Unpack(head_payload);
   for (int token = 0; token < kBlockTokens; ++token) {
-    DecodeHeadRow(head_coding, head_payload, token,
-                  tile + static_cast<ptrdiff_t>(token) * coding.layout->head_dim);
+    codec.DecodeUnpacked(head_payload, token,
+                         tile + static_cast<ptrdiff_t>(token) * coding.layout->head_dim);
   }
 }
 
 void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,
                  const std::byte* src, std::byte* dst) {
-  std::array<float, kMaxHeadDim> row;
+  std::array<float, kRowFloats> row;
   for (int head = 0; head < n_kv_heads; ++head) {
-    const HeadCoding source = CodingOf(from, head);
-    const HeadCoding target = CodingOf(to, head);
+    HeadCodec source(from, head);
+    HeadCodec target(to, head);
+    const std::byte* source_payload = HeadAt(src, *from.layout, head);
+    std::byte* target_payload = HeadAt(dst, *to.layout, head);
+    source.Unpack(source_payload);
     for (int token = 0; token < kBlockTokens; ++token) {
-      DecodeHeadRow(source, src + static_cast<size_t>(head) * from.layout->head_bytes(), token,
-                    row.data());
-      EncodeHead(target, row.data(), token,
-                 dst + static_cast<size_t>(head) * to.layout->head_bytes());
+      if (source.is_rotated() && target.is_rotated()) {
+        target.EncodeRotated(source, source_payload, token, target_payload);
+      } else {
+        source.DecodeUnpacked(source_payload, token, row.data());
+        target.Encode(row.data(), token, target_payload);
+      }
     }
   }
 }

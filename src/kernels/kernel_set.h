@@ -3,6 +3,7 @@
 #define VARVE_KERNELS_KERNEL_SET_H_
 
 #include "base/cpu_isa.h"
+#include "kernels/pack/pack.h"
 #include "kernels/pv/pv.h"
 #include "kernels/qk/qk.h"
 #include "kernels/rows/rows.h"
@@ -20,6 +21,10 @@ struct KernelSet {
   SoftmaxKernel softmax = nullptr;
   PvKernel pv = nullptr;
   UnpackKernel unpack = nullptr;
+  PackCodeKernel pack_code = nullptr;
+  PackTryKernel pack_try = nullptr;
+  PackStoreKernel pack_store = nullptr;
+  PackLoadKernel pack_load = nullptr;
   const RowKernels* rows = nullptr;
 };
 

@@ -268,7 +268,7 @@ TEST(BlockCodec, EveryTokenAndHeadHasItsOwnPlace) {
   }
 }
 
-TEST(BlockCodec, RepackingComesCloseToCodingTheDecodedRows) {
+TEST(BlockCodec, RepackingIsAsGoodAsCodingTheDecodedRows) {
   std::mt19937 random(9);
   std::normal_distribution<float> normal;
   const int head_dim = 64;
@@ -291,20 +291,23 @@ TEST(BlockCodec, RepackingComesCloseToCodingTheDecodedRows) {
       RepackBlock(source.coding(), target.coding(), n_kv_heads, source.bytes.data(),
                   target.bytes.data());
       Block direct(to, head_dim, to_tables, n_kv_heads);
-      double difference = 0;
+      double repacked_error = 0;
+      double direct_error = 0;
       double energy = 0;
       std::vector<float> repacked(row.size());
+      std::vector<float> coded(row.size());
       for (int token = 0; token < kBlockTokens; ++token) {
         DecodeRow(source.coding(), n_kv_heads, source.bytes.data(), token, row.data());
         EncodeRow(direct.coding(), n_kv_heads, row.data(), token, direct.bytes.data());
-        DecodeRow(direct.coding(), n_kv_heads, direct.bytes.data(), token, row.data());
+        DecodeRow(direct.coding(), n_kv_heads, direct.bytes.data(), token, coded.data());
         DecodeRow(target.coding(), n_kv_heads, target.bytes.data(), token, repacked.data());
         for (size_t i = 0; i < row.size(); ++i) {
-          difference += std::pow(static_cast<double>(row[i] - repacked[i]), 2);
+          direct_error += std::pow(static_cast<double>(row[i] - coded[i]), 2);
+          repacked_error += std::pow(static_cast<double>(row[i] - repacked[i]), 2);
           energy += static_cast<double>(row[i]) * row[i];
         }
       }
-      EXPECT_LT(difference, 1e-3 * energy)
+      EXPECT_NEAR(repacked_error, direct_error, 0.02 * direct_error + 1e-9 * energy)
           << NameOf(from, head_dim) << " to " << NameOf(to, head_dim);
     }
   }

@@ -11,7 +11,7 @@ void FromF16(const uint16_t* in, float* out, int n) {
   for (int i = 0; i < n; ++i) out[i] = F16ToF32(in[i]);
 }
 
-void RotateRow(float* x, int n, int size) {
+void RotateRow(float* x, int n, int size, float factor) {
   for (int half = 1; half < size; half *= 2) {
     for (int first = 0; first < n; first += 2 * half) {
       for (int i = first; i < first + half; ++i) {
@@ -22,7 +22,7 @@ void RotateRow(float* x, int n, int size) {
       }
     }
   }
-  const float norm = 1.0f / std::sqrt(static_cast<float>(size));
+  const float norm = 1.0f / std::sqrt(static_cast<float>(size)) * factor;
   for (int i = 0; i < n; ++i) x[i] *= norm;
 }
 

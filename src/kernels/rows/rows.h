@@ -13,9 +13,9 @@ struct RowKernels {
   /// out[i] = f32(in[i])
   void (*from_f16)(const uint16_t* in, float* out, int n);
 
-  /// x -> R x in place, as Rotate() of codec/rotation.h to the bit. n: head_dim, size:
-  /// HadamardSize(head_dim).
-  void (*rotate)(float* x, int n, int size);
+  /// x -> factor * R x in place, as Rotate() of codec/rotation.h to the bit if factor is 1. n:
+  /// head_dim, size: HadamardSize(head_dim).
+  void (*rotate)(float* x, int n, int size, float factor);
 
   /// out[i] = x[channel[i]] * scale[i] * factor, 0 where channel[i] < 0.
   void (*gather)(const float* x, const int16_t* channel, const float* scale, float factor,

@@ -49,8 +49,8 @@ inline __m256 InRegister(__m256 x, int size) {
   return x;
 }
 
-void RotateRow(float* x, int n, int size) {
-  const __m256 norm = _mm256_set1_ps(1.0f / __builtin_sqrtf(static_cast<float>(size)));
+void RotateRow(float* x, int n, int size, float factor) {
+  const __m256 norm = _mm256_set1_ps(1.0f / __builtin_sqrtf(static_cast<float>(size)) * factor);
   for (int i = 0; i < n; i += kLanes) {
     __m256 v = InRegister(Load(x + i, n - i), size);
     if (size <= kLanes) v = _mm256_mul_ps(v, norm);

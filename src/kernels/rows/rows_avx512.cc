@@ -34,8 +34,8 @@ inline __m512 InRegister(__m512 x, int size) {
   return x;
 }
 
-void RotateRow(float* x, int n, int size) {
-  const __m512 norm = _mm512_set1_ps(1.0f / __builtin_sqrtf(static_cast<float>(size)));
+void RotateRow(float* x, int n, int size, float factor) {
+  const __m512 norm = _mm512_set1_ps(1.0f / __builtin_sqrtf(static_cast<float>(size)) * factor);
   for (int i = 0; i < n; i += kLanes) {
     const __mmask16 m = Tail(n - i);
     __m512 v = InRegister(_mm512_maskz_loadu_ps(m, x + i), size);
