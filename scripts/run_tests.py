@@ -2,7 +2,8 @@
 """Everything `make test` runs, one stage after the other; a stage that fails does not stop the next.
 
 usage: run_tests.py [--only STAGE[,STAGE...]] [--jobs N]
-Stages: lint, release (library, layers, install, examples, README), plugin (stock llama.cpp with SmolLM2), asan-ubsan;
+Stages: lint, release (library, layers, install, examples, README), plugin (stock llama.cpp and the
+varve program with SmolLM2), asan-ubsan;
 and, only when named, models (Gemma 3 and Qwen2.5 too). The last line is "N passed, N failed"; the exit status says whether anything failed.
 """
 
@@ -97,14 +98,14 @@ build_release.result = None
 
 def stage_release(tally, jobs):
     if build_release(tally):
-        ctest("release", "release", tally, jobs, ["-LE", "plugin|models"])
+        ctest("release", "release", tally, jobs, ["-LE", "plugin|cli|models"])
 
 
 def stage_plugin(tally, jobs):
-    del jobs  # these run real models with threads of their own
+    # Tests that run a real model have threads of their own and say RUN_SERIAL.
     ok = run("plugin: model and text", ["scripts/setup_models.sh", "smollm2", "text"], tally)
     if build_release(tally) and ok:
-        ctest("plugin", "release", tally, 1, ["-L", "plugin"])
+        ctest("plugin", "release", tally, jobs, ["-L", "plugin|cli"])
 
 
 def stage_models(tally, jobs):
