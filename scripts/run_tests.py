@@ -2,9 +2,9 @@
 """Everything `make test` runs, one stage after the other; a stage that fails does not stop the next.
 
 usage: run_tests.py [--only STAGE[,STAGE...]] [--jobs N]
-Stages: lint, release (library, layers, install, examples, README), plugin (stock llama.cpp and the
-varve program with SmolLM2), asan-ubsan;
-and, only when named, models (Gemma 3 and Qwen2.5 too). The last line is "N passed, N failed"; the exit status says whether anything failed.
+Stages: release (library, layers, install, examples, pages), plugin (stock llama.cpp and the varve program, with SmolLM2),
+asan-ubsan, lint; and, only when named, models (Gemma 3 and Qwen2.5 too). The last line is "N passed, N failed"; the exit status
+says whether anything failed.
 """
 
 import argparse
