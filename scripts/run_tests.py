@@ -103,7 +103,7 @@ def stage_release(tally, jobs):
 
 def stage_plugin(tally, jobs):
     # Tests that run a real model have threads of their own and say RUN_SERIAL.
-    ok = run("plugin: model and text", ["scripts/setup_models.sh", "smollm2", "text"], tally)
+    ok = run("plugin: model and text", ["scripts/setup_models.sh", "smollm2", "gemma", "text"], tally)
     if build_release(tally) and ok:
         ctest("plugin", "release", tally, jobs, ["-L", "plugin|cli"])
 
