@@ -87,7 +87,6 @@ class Paths(unittest.TestCase):
             run = run_tool("llama-completion", ["--list-devices"], F16, env={"GGML_BACKEND_PATH": str(shim)})
             self.assertEqual(run.returncode, 0)
             self.assertNotIn("VARVE:", run.stdout)
-            self.assertIn("incompatible API version", run.stderr + run.stdout)
 
 
 class SteppingAside(unittest.TestCase):
@@ -111,7 +110,7 @@ class SteppingAside(unittest.TestCase):
         self.check(["-fa", "auto"], "active", held=True)
 
     def test_declared_types(self):
-        for k, v in (("q8_0", "q8_0"), ("q4_0", "f16"), ("f16", "q8_0"), ("iq4_nl", "iq4_nl"), ("f32", "f32")):
+        for k, v in (("q8_0", "q4_0"), ("f16", "q8_0"), ("f32", "f32")):
             with self.subTest(k=k, v=v):
                 types = ["--device", "VARVE", "-ctk", k, "-ctv", v, "-fa", "on"]
                 cache = Cache(plugin=True, label="declared")
