@@ -75,7 +75,9 @@ class PackedCache {
     const auto dim = static_cast<size_t>(shape.head_dim);
     const size_t width = dim * static_cast<size_t>(shape.n_kv_heads);
     std::vector<float> sigma(dim);
-    for (float& s : sigma) s = std::exp(1.2f * normal(random));
+    // RoPE turns channels i and i + head_dim / 2 together, so they share their energy.
+    for (size_t i = 0; i < dim; ++i)
+      sigma[i] = i < dim / 2 ? std::exp(1.2f * normal(random)) : sigma[i - dim / 2];
     layouts_.reserve(2 * tiers.size());
     tables_.reserve(tiers.size());
     rotations_.resize(1);

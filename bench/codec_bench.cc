@@ -19,7 +19,11 @@ struct Coded {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
     for (int i = 0; i < kHeadDim; ++i) {
-      energies.key.push_back(std::exp(2.4 * static_cast<double>(normal(random))));
+      // RoPE turns channels i and i + head_dim / 2 together, so they share their energy.
+      const auto half = static_cast<size_t>(kHeadDim / 2);
+      energies.key.push_back(energies.key.size() < half
+                                 ? std::exp(2.4 * static_cast<double>(normal(random)))
+                                 : energies.key[energies.key.size() - half]);
       energies.query.push_back(1);
       sigma.push_back(static_cast<float>(std::sqrt(energies.key.back())));
     }
