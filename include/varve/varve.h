@@ -1,11 +1,15 @@
 /* varve: KV caches laid down in tiers of packed codes. The only ABI of the library.
  *
  * Conventions
- *  1. Every function returns a varve_status unless it cannot fail; varve_last_error() has the text (thread-local), which
- *     names the field and the value at fault. After a failure the object is as it was before the call.
- *  2. Handles are opaque and belong to whoever created them; each *_create has a *_destroy that takes NULL.
- *  3. Buffers are the caller's. Shapes are written [a][b][c] with the last axis contiguous; sizes carry their unit.
- *  4. Parameter structs open with struct_size = sizeof(the struct), so that fields can be added at the end.
+ *  1. Every function returns a varve_status unless it cannot fail; varve_last_error() has the text
+ * (thread-local), which names the field and the value at fault. After a failure the object is as it
+ * was before the call.
+ *  2. Handles are opaque and belong to whoever created them; each *_create has a *_destroy that
+ * takes NULL.
+ *  3. Buffers are the caller's. Shapes are written [a][b][c] with the last axis contiguous; sizes
+ * carry their unit.
+ *  4. Parameter structs open with struct_size = sizeof(the struct), so that fields can be added at
+ * the end.
  *  5. A handle may be used by one thread at a time; different handles are independent.
  *  6. Nothing aborts, prints or throws past this header.
  */
@@ -25,7 +29,9 @@
 extern "C" {
 #endif
 
-/* ---- Errors ------------------------------------------------------------------------------------------------------ */
+/* ---- Errors
+ * ------------------------------------------------------------------------------------------------------
+ */
 
 typedef enum varve_status {
   VARVE_OK = 0,
@@ -53,7 +59,9 @@ VARVE_API const char* varve_version(void);
 /* Active kernel level: "scalar", "avx2" or "avx512" (VARVE_ISA caps it). */
 VARVE_API const char* varve_isa(void);
 
-/* ---- Settings ---------------------------------------------------------------------------------------------------- */
+/* ---- Settings
+ * ----------------------------------------------------------------------------------------------------
+ */
 
 typedef struct varve_config varve_config;
 
@@ -62,10 +70,11 @@ VARVE_API varve_status varve_config_create(varve_config** out);
 VARVE_API void varve_config_destroy(varve_config* config);
 VARVE_API varve_status varve_config_clone(const varve_config* config, varve_config** out);
 
-/* Sets one field by name ("method", "age_mid_boundary", "sink_tokens", ...). An unknown name or a value that does not
- * parse is an error that lists what would be valid; ranges are checked by varve_config_check and when a cache is built.
- * A name may carry a layer range: "l3.method", "l0-1.age_bits_old_k", "first2.codec", "last2.sink_tokens". Integers are
- * truncated ("7.9" is 7); an empty value unsets an optional field. */
+/* Sets one field by name ("method", "age_mid_boundary", "sink_tokens", ...). An unknown name or a
+ * value that does not parse is an error that lists what would be valid; ranges are checked by
+ * varve_config_check and when a cache is built. A name may carry a layer range: "l3.method",
+ * "l0-1.age_bits_old_k", "first2.codec", "last2.sink_tokens". Integers are truncated ("7.9" is 7);
+ * an empty value unsets an optional field. */
 VARVE_API varve_status varve_config_set(varve_config* config, const char* key, const char* value);
 
 /* Sets "key=value,key=value"; all or nothing. */
@@ -75,8 +84,8 @@ VARVE_API varve_status varve_config_set_list(varve_config* config, const char* a
 VARVE_API varve_status varve_config_preset(varve_config* config, const char* name);
 
 /* Value of a field as text into buffer (NUL-terminated); *needed gets the bytes it takes. */
-VARVE_API varve_status varve_config_get(const varve_config* config, const char* key, char* buffer, size_t capacity,
-                                        size_t* needed);
+VARVE_API varve_status varve_config_get(const varve_config* config, const char* key, char* buffer,
+                                        size_t capacity, size_t* needed);
 
 /* Checks all fields together, as building a cache would (spec section 2.1). */
 VARVE_API varve_status varve_config_check(const varve_config* config);
@@ -85,7 +94,8 @@ VARVE_API varve_status varve_config_check(const varve_config* config);
 typedef struct varve_field_info {
   size_t struct_size;
   const char* name;
-  const char* type;          /* "int", "int or none", "int list", "double", "double or none", "bool", "text", "choice" */
+  const char* type; /* "int", "int or none", "int list", "double", "double or none", "bool", "text",
+                       "choice" */
   const char* default_value; /* "" : unset */
   const char* range;         /* "1..16", "newest, oldest", ... */
   const char* methods;       /* "all", "none" (only checked) or a comma list */
@@ -96,7 +106,8 @@ typedef struct varve_field_info {
 VARVE_API size_t varve_field_count(void);
 VARVE_API varve_status varve_field_get_info(size_t index, varve_field_info* out);
 
-/* ---- Cell caches: one layer of a host that addresses its KV cache by cell (llama.cpp) ------------------------------ */
+/* ---- Cell caches: one layer of a host that addresses its KV cache by cell (llama.cpp)
+ * ------------------------------ */
 
 typedef struct varve_cells varve_cells;
 
@@ -112,44 +123,51 @@ typedef enum varve_rope_kind {
 
 typedef struct varve_cells_params {
   size_t struct_size;
-  int32_t n_cells;     /* cells in a stream, >= 1 */
-  int32_t n_streams;   /* >= 1; cell c of stream s has the global index s*n_cells + c */
-  int32_t n_kv_heads;  /* >= 1 */
-  int32_t head_dim_k;  /* >= 1 */
-  int32_t head_dim_v;  /* 0: no value rows are stored, attention takes the first channels of the keys (MLA) */
-  int32_t layer;       /* index for per-layer settings */
+  int32_t n_cells;    /* cells in a stream, >= 1 */
+  int32_t n_streams;  /* >= 1; cell c of stream s has the global index s*n_cells + c */
+  int32_t n_kv_heads; /* >= 1 */
+  int32_t head_dim_k; /* >= 1 */
+  int32_t head_dim_v; /* 0: no value rows are stored, attention takes the first channels of the keys
+                         (MLA) */
+  int32_t layer;      /* index for per-layer settings */
   int32_t n_layers;
   varve_rope_kind rope_kind;
   int32_t n_rope_dims; /* channels that RoPE turns, <= head_dim_k */
 } varve_cells_params;
 
-VARVE_API varve_status varve_cells_create(const varve_config* config, const varve_cells_params* params,
-                                          varve_cells** out);
+VARVE_API varve_status varve_cells_create(const varve_config* config,
+                                          const varve_cells_params* params, varve_cells** out);
 VARVE_API void varve_cells_destroy(varve_cells* cells);
 
-/* The pairing may become known only with the first graph; before the first table is fitted it may still be set. */
-VARVE_API varve_status varve_cells_set_rope(varve_cells* cells, varve_rope_kind kind, int32_t n_rope_dims);
+/* The pairing may become known only with the first graph; before the first table is fitted it may
+ * still be set. */
+VARVE_API varve_status varve_cells_set_rope(varve_cells* cells, varve_rope_kind kind,
+                                            int32_t n_rope_dims);
 
-/* Writes n rows of one side into the cells index[0..n). rows: `type` [n][n_kv_heads*head_dim], `row_stride_bytes` apart.
- * positions (may be NULL): each token's position; without it the order of writing is the age. Blocks whose age allows it
- * are demoted first, so the tokens of one call see each other at the recent tier's precision. All or nothing. */
+/* Writes n rows of one side into the cells index[0..n). rows: `type` [n][n_kv_heads*head_dim],
+ * `row_stride_bytes` apart. positions (may be NULL): each token's position; without it the order of
+ * writing is the age. Blocks whose age allows it are demoted first, so the tokens of one call see
+ * each other at the recent tier's precision. All or nothing. */
 VARVE_API varve_status varve_cells_write(varve_cells* cells, varve_side side, const int64_t* index,
-                                         const int32_t* positions, const void* rows, varve_type type,
-                                         size_t row_stride_bytes, int32_t n, int32_t n_threads);
+                                         const int32_t* positions, const void* rows,
+                                         varve_type type, size_t row_stride_bytes, int32_t n,
+                                         int32_t n_threads);
 
 /* Decodes rows of consecutive cells [first, first+n) with pending rotations applied. rows: `type`
  * [n][n_kv_heads*head_dim]. Cells never written read as zeros. */
-VARVE_API varve_status varve_cells_read(const varve_cells* cells, varve_side side, int64_t first, int32_t n, void* rows,
-                                        varve_type type);
+VARVE_API varve_status varve_cells_read(const varve_cells* cells, varve_side side, int64_t first,
+                                        int32_t n, void* rows, varve_type type);
 
 /* As varve_cells_read for cells index[0..n). */
-VARVE_API varve_status varve_cells_gather(const varve_cells* cells, varve_side side, const int64_t* index, int32_t n,
-                                          void* rows, varve_type type);
+VARVE_API varve_status varve_cells_gather(const varve_cells* cells, varve_side side,
+                                          const int64_t* index, int32_t n, void* rows,
+                                          varve_type type);
 
-/* Moves packed rows between caches of one geometry, codes and side data alike: whole blocks keep their tier and bytes,
- * ragged ends are decoded and written at the recent tier. Ranges may overlap. */
-VARVE_API varve_status varve_cells_copy(varve_cells* dst, int64_t dst_first, const varve_cells* src, int64_t src_first,
-                                        int32_t n, varve_side side);
+/* Moves packed rows between caches of one geometry, codes and side data alike: whole blocks keep
+ * their tier and bytes, ragged ends are decoded and written at the recent tier. Ranges may overlap.
+ */
+VARVE_API varve_status varve_cells_copy(varve_cells* dst, int64_t dst_first, const varve_cells* src,
+                                        int64_t src_first, int32_t n, varve_side side);
 
 /* Forgets the given cells (both sides); they read as zeros and take no part in attention. */
 VARVE_API varve_status varve_cells_forget(varve_cells* cells, int64_t first, int32_t n);
@@ -165,15 +183,17 @@ typedef struct varve_rope_params {
   int32_t first_dim;         /* channel of the first pair; 0 when struct_size ends before it */
 } varve_rope_params;
 
-/* Turns the keys of cells [first, first+n) by delta[i] positions. The codes are not touched: the rotation stays pending
- * and is applied to q at attention and to rows that are read, so any number of shifts is exact. Two exceptions decode,
- * turn and write the rows anew, each time with the recent tier's error: head_dim_v = 0 and first_dim other than 0.
- * VARVE_ERROR_UNSUPPORTED if the parameters scale keys (attn_factor, YaRN) or differ from those of pending rotations. */
-VARVE_API varve_status varve_cells_shift(varve_cells* cells, int64_t first, const int32_t* delta, int32_t n,
-                                         const varve_rope_params* rope);
+/* Turns the keys of cells [first, first+n) by delta[i] positions. The codes are not touched: the
+ * rotation stays pending and is applied to q at attention and to rows that are read, so any number
+ * of shifts is exact. Two exceptions decode, turn and write the rows anew, each time with the
+ * recent tier's error: head_dim_v = 0 and first_dim other than 0. VARVE_ERROR_UNSUPPORTED if the
+ * parameters scale keys (attn_factor, YaRN) or differ from those of pending rotations. */
+VARVE_API varve_status varve_cells_shift(varve_cells* cells, int64_t first, const int32_t* delta,
+                                         int32_t n, const varve_rope_params* rope);
 
-/* One attention call over `n_cells` cells of a stream, starting at its first cell. Strides in bytes. Semantics of ggml's
- * FLASH_ATTN_EXT; V rows come from the value side (or the first head_dim_v channels of the keys). */
+/* One attention call over `n_cells` cells of a stream, starting at its first cell. Strides in
+ * bytes. Semantics of ggml's FLASH_ATTN_EXT; V rows come from the value side (or the first
+ * head_dim_v channels of the keys). */
 typedef struct varve_attend_args {
   size_t struct_size;
   int32_t stream;
@@ -200,22 +220,25 @@ VARVE_API varve_status varve_cells_attend(varve_cells* cells, const varve_attend
 /* Figures of one layer; sums over streams. */
 typedef struct varve_cells_stats {
   size_t struct_size;
-  int64_t n_tokens;                          /* cells written */
-  int64_t tier_tokens[VARVE_MAX_TIERS];      /* cells a tier: 0 recent, 1 mid, 2 old; 3: sinks kept exact */
-  uint64_t packed_bytes;                     /* held: arena with its slack, exact rows, tables, book-keeping of cells */
-  uint64_t payload_bytes;                    /* of them: codes, gains and exact rows of written blocks */
-  uint64_t f16_bytes;                        /* what f16 rows of the written cells would take */
-  uint64_t n_demotions, n_promotions;        /* payloads coded anew; K and V of a block count apart */
+  int64_t n_tokens; /* cells written */
+  int64_t
+      tier_tokens[VARVE_MAX_TIERS]; /* cells a tier: 0 recent, 1 mid, 2 old; 3: sinks kept exact */
+  uint64_t packed_bytes; /* held: arena with its slack, exact rows, tables, book-keeping of cells */
+  uint64_t payload_bytes;             /* of them: codes, gains and exact rows of written blocks */
+  uint64_t f16_bytes;                 /* what f16 rows of the written cells would take */
+  uint64_t n_demotions, n_promotions; /* payloads coded anew; K and V of a block count apart */
   double append_seconds, retier_seconds, attend_seconds;
 } varve_cells_stats;
 
 VARVE_API varve_status varve_cells_get_stats(const varve_cells* cells, varve_cells_stats* out);
 
 /* Bytes that one layer with these parameters will hold once n_tokens have been written in order. */
-VARVE_API varve_status varve_cells_estimate(const varve_config* config, const varve_cells_params* params,
-                                            int64_t n_tokens, uint64_t* packed_bytes);
+VARVE_API varve_status varve_cells_estimate(const varve_config* config,
+                                            const varve_cells_params* params, int64_t n_tokens,
+                                            uint64_t* packed_bytes);
 
-/* ---- Sequence caches: whole sequences, tensors [B,H,S,D], the seeds' methods -------------------------------------- */
+/* ---- Sequence caches: whole sequences, tensors [B,H,S,D], the seeds' methods
+ * -------------------------------------- */
 
 typedef struct varve_cache varve_cache;
 
@@ -228,22 +251,27 @@ typedef struct varve_tensor {
   int64_t stride[4]; /* all 0: contiguous */
 } varve_tensor;
 
-/* A cache for layer 0..n_layers-1 of a model. Its method and settings are those of the config for that layer; shapes and
- * types are taken from the first call of varve_cache_append. Errors: those of varve_config_check. */
-VARVE_API varve_status varve_cache_create(const varve_config* config, int32_t layer, int32_t n_layers,
-                                          varve_cache** out);
+/* A cache for layer 0..n_layers-1 of a model. Its method and settings are those of the config for
+ * that layer; shapes and types are taken from the first call of varve_cache_append. Errors: those
+ * of varve_config_check. */
+VARVE_API varve_status varve_cache_create(const varve_config* config, int32_t layer,
+                                          int32_t n_layers, varve_cache** out);
 VARVE_API void varve_cache_destroy(varve_cache* cache);
 
-/* Appends S >= 0 tokens, keys [B,H,S,Dk] and values [B,H,S,Dv]. All or nothing. Rows are stored as bf16 if both are bf16,
- * else as f16 (kivi keeps the input's type). NaN and infinity are refused unless reject_non_finite is false. */
-VARVE_API varve_status varve_cache_append(varve_cache* cache, const varve_tensor* keys, const varve_tensor* values);
+/* Appends S >= 0 tokens, keys [B,H,S,Dk] and values [B,H,S,Dv]. All or nothing. Rows are stored as
+ * bf16 if both are bf16, else as f16 (kivi keeps the input's type). NaN and infinity are refused
+ * unless reject_non_finite is false. */
+VARVE_API varve_status varve_cache_append(varve_cache* cache, const varve_tensor* keys,
+                                          const varve_tensor* values);
 
-/* Tokens [first, first + n) of one side, reconstructed: out `type` [B][H][n][D], contiguous, capacity_bytes long. */
-VARVE_API varve_status varve_cache_decode(const varve_cache* cache, varve_side side, int64_t first, int64_t n,
-                                          varve_type type, void* out, size_t capacity_bytes);
+/* Tokens [first, first + n) of one side, reconstructed: out `type` [B][H][n][D], contiguous,
+ * capacity_bytes long. */
+VARVE_API varve_status varve_cache_decode(const varve_cache* cache, varve_side side, int64_t first,
+                                          int64_t n, varve_type type, void* out,
+                                          size_t capacity_bytes);
 
-/* Removes the newest min(n, tokens held) tokens; *removed (may be NULL) gets their number. A group that is cut goes back
- * to exact rows of what its codes say. */
+/* Removes the newest min(n, tokens held) tokens; *removed (may be NULL) gets their number. A group
+ * that is cut goes back to exact rows of what its codes say. */
 VARVE_API varve_status varve_cache_trim(varve_cache* cache, int64_t n, int64_t* removed);
 
 /* Empties the cache; shapes and types are open again. */
@@ -255,20 +283,22 @@ VARVE_API varve_status varve_cache_reserve(varve_cache* cache, int64_t n);
 /* An independent cache with the same content. */
 VARVE_API varve_status varve_cache_clone(const varve_cache* cache, varve_cache** out);
 
-/* An independent cache whose batch row i is row rows[i] of this one (beams: a row may be taken twice or not at all).
- * Codes and exact rows are copied as they are. */
-VARVE_API varve_status varve_cache_select_rows(const varve_cache* cache, const int64_t* rows, int64_t n_rows,
-                                               varve_cache** out);
+/* An independent cache whose batch row i is row rows[i] of this one (beams: a row may be taken
+ * twice or not at all). Codes and exact rows are copied as they are. */
+VARVE_API varve_status varve_cache_select_rows(const varve_cache* cache, const int64_t* rows,
+                                               int64_t n_rows, varve_cache** out);
 
-/* softmax(softcap(scale * q K^T) + mask) V straight from the codes; at most 32 decoded rows exist at a time. Strides in
- * elements. Query head h reads KV head h / (n_heads / H). A query with nothing to attend to gives zeros. */
+/* softmax(softcap(scale * q K^T) + mask) V straight from the codes; at most 32 decoded rows exist
+ * at a time. Strides in elements. Query head h reads KV head h / (n_heads / H). A query with
+ * nothing to attend to gives zeros. */
 typedef struct varve_cache_attend_args {
   size_t struct_size;
   int64_t n_heads;   /* a multiple of H */
   int64_t n_queries; /* a batch row */
   const float* q;    /* [B][n_heads][n_queries][Dk] */
   int64_t q_stride[3];
-  const float* mask; /* added to the logits, [B][n_heads][n_queries][n], or NULL; a stride of 0 shares a plane */
+  const float* mask; /* added to the logits, [B][n_heads][n_queries][n], or NULL; a stride of 0
+                        shares a plane */
   int64_t mask_stride[3];
   int32_t causal;         /* non-zero: query i sees keys 0 .. first_position + i only */
   int64_t first_position; /* of query 0; for the newest tokens: tokens held - n_queries */
@@ -280,7 +310,8 @@ typedef struct varve_cache_attend_args {
   int32_t n_threads; /* the result does not depend on it */
 } varve_cache_attend_args;
 
-VARVE_API varve_status varve_cache_attend(const varve_cache* cache, const varve_cache_attend_args* args);
+VARVE_API varve_status varve_cache_attend(const varve_cache* cache,
+                                          const varve_cache_attend_args* args);
 
 typedef struct varve_cache_stats {
   size_t struct_size;
@@ -290,91 +321,112 @@ typedef struct varve_cache_stats {
   int64_t tokens_seen;    /* sum over calls of B*H*S */
   int64_t tier_tokens[3]; /* by own age: recent, mid, old; amc: high, mid, low; over all rows */
   int64_t full_seq_bytes; /* f16 K and V of the tokens held */
-  uint64_t stored_bytes;  /* everything held: codes, parameters, exact rows, indices, slack, scratch */
+  uint64_t
+      stored_bytes; /* everything held: codes, parameters, exact rows, indices, slack, scratch */
   uint64_t payload_bytes; /* of it: codes, parameters and exact rows of tokens held */
   /* The seeds' figures: codes only, no parameters, no tail. */
   int64_t nominal_bytes; /* age_tiered_bytes, amc_kept_bytes; kivi: key + value + residual */
   double nominal_ratio;  /* full_seq_bytes / nominal_bytes, 1 when empty */
   int64_t seed_nbytes;   /* the original's padded buffer of exact rows */
-  int64_t compressed_key_bytes, compressed_value_bytes, fp16_key_bytes, fp16_value_bytes, residual_fp16_bytes;
+  int64_t compressed_key_bytes, compressed_value_bytes, fp16_key_bytes, fp16_value_bytes,
+      residual_fp16_bytes;
   int64_t n_quantized; /* tokens that are coded (kivi) */
   double assigned_avg_bits;
 } varve_cache_stats;
 
 VARVE_API varve_status varve_cache_get_stats(const varve_cache* cache, varve_cache_stats* out);
 
-/* Tier of each group of tokens, oldest first, 3 for exact rows; *n gets their number (age_tiered, uniform, kivi). */
-VARVE_API varve_status varve_cache_group_tiers(const varve_cache* cache, uint8_t* tiers, size_t capacity, size_t* n);
+/* Tier of each group of tokens, oldest first, 3 for exact rows; *n gets their number (age_tiered,
+ * uniform, kivi). */
+VARVE_API varve_status varve_cache_group_tiers(const varve_cache* cache, uint8_t* tiers,
+                                               size_t capacity, size_t* n);
 
 /* Tier of each token of row b*H + h as it is stored, 3 for exact rows. tiers [n_tokens]. */
-VARVE_API varve_status varve_cache_token_tiers(const varve_cache* cache, int64_t row, uint8_t* tiers, size_t capacity);
+VARVE_API varve_status varve_cache_token_tiers(const varve_cache* cache, int64_t row,
+                                               uint8_t* tiers, size_t capacity);
 
-/* Order in which amc keeps channels, applied on writing and undone on reading; only while the cache is empty. keys,
- * values: [n_kv_heads][head_dim], a permutation a head. */
-VARVE_API varve_status varve_cache_set_channel_order(varve_cache* cache, int32_t n_kv_heads, int32_t head_dim,
-                                                     const int32_t* keys, const int32_t* values);
+/* Order in which amc keeps channels, applied on writing and undone on reading; only while the cache
+ * is empty. keys, values: [n_kv_heads][head_dim], a permutation a head. */
+VARVE_API varve_status varve_cache_set_channel_order(varve_cache* cache, int32_t n_kv_heads,
+                                                     int32_t head_dim, const int32_t* keys,
+                                                     const int32_t* values);
 
-/* ---- The pieces of the seeds' methods ------------------------------------------------------------------------------ */
+/* ---- The pieces of the seeds' methods
+ * ------------------------------------------------------------------------------ */
 
 typedef enum varve_axis {
   VARVE_AXIS_CHANNEL = 0, /* a group is one channel of group_size tokens: params [groups][dim] */
   VARVE_AXIS_TOKEN = 1    /* a group is group_size channels of one token: params [n][groups] */
 } varve_axis;
 
-/* Min/max group quantizer, bits 1..16: scale = max((hi-lo)/(2^bits-1), 1e-8), code = clamp(rint((x-lo)/scale)), x' =
- * code*scale + lo, all in f32. x, codes: [n][dim]; scale, zero (= lo): by axis. NaN and infinity are refused. */
-VARVE_API varve_status varve_group_quantize(const float* x, int64_t n, int64_t dim, int32_t bits, int64_t group_size,
-                                            varve_axis axis, uint16_t* codes, float* scale, float* zero);
-VARVE_API varve_status varve_group_dequantize(const uint16_t* codes, const float* scale, const float* zero, int64_t n,
-                                              int64_t dim, int64_t group_size, varve_axis axis, float* x);
+/* Min/max group quantizer, bits 1..16: scale = max((hi-lo)/(2^bits-1), 1e-8), code =
+ * clamp(rint((x-lo)/scale)), x' = code*scale + lo, all in f32. x, codes: [n][dim]; scale, zero (=
+ * lo): by axis. NaN and infinity are refused. */
+VARVE_API varve_status varve_group_quantize(const float* x, int64_t n, int64_t dim, int32_t bits,
+                                            int64_t group_size, varve_axis axis, uint16_t* codes,
+                                            float* scale, float* zero);
+VARVE_API varve_status varve_group_dequantize(const uint16_t* codes, const float* scale,
+                                              const float* zero, int64_t n, int64_t dim,
+                                              int64_t group_size, varve_axis axis, float* x);
 
-/* Codes of 1..16 bits as a little-endian bit string; for 3 bits the tail is padded to whole 3 bytes, as in the seeds'
- * BitPackBuffer. *needed gets the bytes. A code that does not fit is an error. */
-VARVE_API varve_status varve_pack_codes(const uint16_t* codes, size_t n, int32_t bits, uint8_t* packed, size_t capacity,
-                                        size_t* needed);
-VARVE_API varve_status varve_unpack_codes(const uint8_t* packed, size_t packed_bytes, size_t n, int32_t bits,
-                                          uint16_t* codes);
+/* Codes of 1..16 bits as a little-endian bit string; for 3 bits the tail is padded to whole 3
+ * bytes, as in the seeds' BitPackBuffer. *needed gets the bytes. A code that does not fit is an
+ * error. */
+VARVE_API varve_status varve_pack_codes(const uint16_t* codes, size_t n, int32_t bits,
+                                        uint8_t* packed, size_t capacity, size_t* needed);
+VARVE_API varve_status varve_unpack_codes(const uint8_t* packed, size_t packed_bytes, size_t n,
+                                          int32_t bits, uint16_t* codes);
 
 /* 0 recent, 1 mid, 2 old; -1 for a negative age or boundaries out of order. */
 VARVE_API int32_t varve_age_tier(int64_t age, int64_t recent_boundary, int64_t mid_boundary);
 
-/* sum over tiers of tokens * ceil(head_dim*bits/8) * 2, the seeds' nominal bytes of K and V. tokens, bits: [3]. */
-VARVE_API int64_t varve_age_tiered_bytes(const int64_t* tokens, const int32_t* bits, int64_t head_dim);
+/* sum over tiers of tokens * ceil(head_dim*bits/8) * 2, the seeds' nominal bytes of K and V.
+ * tokens, bits: [3]. */
+VARVE_API int64_t varve_age_tiered_bytes(const int64_t* tokens, const int32_t* bits,
+                                         int64_t head_dim);
 VARVE_API int64_t varve_amc_kept_bytes(const int64_t* tokens, int64_t head_dim);
 VARVE_API int64_t varve_full_f16_bytes(int64_t n_tokens, int64_t head_dim);
 
 /* Channels and bits that amc keeps of a token in tier 0 high, 1 mid, 2 low. */
-VARVE_API varve_status varve_amc_tier_shape(int32_t tier, int64_t head_dim, int32_t* rank, int32_t* bits);
+VARVE_API varve_status varve_amc_tier_shape(int32_t tier, int64_t head_dim, int32_t* rank,
+                                            int32_t* bits);
 
 /* Tokens a tier of one call of n (spec section 5.2). counts [3]. */
-VARVE_API varve_status varve_amc_tier_counts(int64_t n, double k_high, double k_mid, int64_t* counts);
+VARVE_API varve_status varve_amc_tier_counts(int64_t n, double k_high, double k_mid,
+                                             int64_t* counts);
 
-/* Saliency of n keys [n][dim] as one call: mean |k|, capped at 1 if clamp; use_query: mixed with the angle to the mean
- * key by alpha. out [n]. */
-VARVE_API varve_status varve_amc_saliency(const float* keys, int64_t n, int64_t dim, int32_t use_query, double alpha,
-                                          int32_t clamp, float* out);
+/* Saliency of n keys [n][dim] as one call: mean |k|, capped at 1 if clamp; use_query: mixed with
+ * the angle to the mean key by alpha. out [n]. */
+VARVE_API varve_status varve_amc_saliency(const float* keys, int64_t n, int64_t dim,
+                                          int32_t use_query, double alpha, int32_t clamp,
+                                          float* out);
 
 /* Tiers of one call by saliency, ties by lower index. tiers [n]. */
-VARVE_API varve_status varve_amc_assign_tiers(const float* saliency, int64_t n, double k_high, double k_mid,
-                                              uint8_t* tiers);
+VARVE_API varve_status varve_amc_assign_tiers(const float* saliency, int64_t n, double k_high,
+                                              double k_mid, uint8_t* tiers);
 
 /* Channels by descending variance of x [n][dim], n >= 2. order [dim]. */
-VARVE_API varve_status varve_amc_channel_order(const float* x, int64_t n, int64_t dim, int32_t* order);
+VARVE_API varve_status varve_amc_channel_order(const float* x, int64_t n, int64_t dim,
+                                               int32_t* order);
 
-/* Writes the file that the setting amc_channel_order names. keys, values: [n_layers][n_kv_heads][head_dim]. */
-VARVE_API varve_status varve_amc_write_channel_orders(const char* path, int32_t n_layers, int32_t n_kv_heads,
-                                                      int32_t head_dim, const int32_t* keys, const int32_t* values);
+/* Writes the file that the setting amc_channel_order names. keys, values:
+ * [n_layers][n_kv_heads][head_dim]. */
+VARVE_API varve_status varve_amc_write_channel_orders(const char* path, int32_t n_layers,
+                                                      int32_t n_kv_heads, int32_t head_dim,
+                                                      const int32_t* keys, const int32_t* values);
 
 /* Adaptive thresholds over a window of the last `window` saliencies. */
 typedef struct varve_amc_thresholds varve_amc_thresholds;
-VARVE_API varve_status varve_amc_thresholds_create(int32_t window, double calib_variance, double gamma,
-                                                   varve_amc_thresholds** out);
+VARVE_API varve_status varve_amc_thresholds_create(int32_t window, double calib_variance,
+                                                   double gamma, varve_amc_thresholds** out);
 VARVE_API void varve_amc_thresholds_destroy(varve_amc_thresholds* thresholds);
-VARVE_API varve_status varve_amc_thresholds_push(varve_amc_thresholds* thresholds, const float* saliency, size_t n);
-/* base * (1 - gamma * ln(max(v, 1e-8) / max(calib_variance, 1e-8))); with fewer than 2 entries the bases. *n_entries (may
- * be NULL) gets the entries in the window. */
-VARVE_API varve_status varve_amc_thresholds_get(const varve_amc_thresholds* thresholds, double high_base,
-                                                double low_base, double* high, double* low, size_t* n_entries);
+VARVE_API varve_status varve_amc_thresholds_push(varve_amc_thresholds* thresholds,
+                                                 const float* saliency, size_t n);
+/* base * (1 - gamma * ln(max(v, 1e-8) / max(calib_variance, 1e-8))); with fewer than 2 entries the
+ * bases. *n_entries (may be NULL) gets the entries in the window. */
+VARVE_API varve_status varve_amc_thresholds_get(const varve_amc_thresholds* thresholds,
+                                                double high_base, double low_base, double* high,
+                                                double* low, size_t* n_entries);
 
 #ifdef __cplusplus
 } /* extern "C" */

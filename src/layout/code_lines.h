@@ -26,11 +26,12 @@ inline constexpr int kBlockTokens = 32;
 inline constexpr size_t kLineBytes = 64;
 
 /// Product lines in a packed group of this width (2, 3, 4, 6 or 8 bits).
-constexpr int LinesPerGroup(int bits) {
+// Why static: kernel files of an instruction set call it, and may leave no weak copy behind.
+static constexpr int LinesPerGroup(int bits) {
   return bits == 3 ? 8 : bits == 2 || bits == 6 ? 4 : bits == 4 ? 2 : 1;
 }
 
-constexpr size_t GroupBytes(int bits) {
+static constexpr size_t GroupBytes(int bits) {
   return bits == 3 || bits == 6 ? 3 * kLineBytes : kLineBytes;
 }
 
