@@ -81,6 +81,19 @@ VARVE_INLINE void Clear(PackCodeArgs& args, uint16_t gain) {
   args.settled = true;
 }
 
+/// The layout's functions as tables by width, so that none of them is compiled here.
+constexpr int kLinesPerGroup[9] = {0,
+                                   0,
+                                   LinesPerGroup(2),
+                                   LinesPerGroup(3),
+                                   LinesPerGroup(4),
+                                   0,
+                                   LinesPerGroup(6),
+                                   0,
+                                   LinesPerGroup(8)};
+constexpr size_t kGroupBytes[9] = {
+    0, 0, GroupBytes(2), GroupBytes(3), GroupBytes(4), 0, GroupBytes(6), 0, GroupBytes(8)};
+
 /// Where a product line's codes are: shift inside a byte of line `line` of the group, or spread
 /// over the top bits of three lines.
 struct Slot {
@@ -91,7 +104,7 @@ struct Slot {
 };
 
 VARVE_INLINE Slot SlotOf(int bits, int product_line) {
-  const int slot = product_line % LinesPerGroup(bits);
+  const int slot = product_line % kLinesPerGroup[bits];
   switch (bits) {
     case 8:
       return {false, 0, 0, 0xffffffffu};
@@ -134,7 +147,7 @@ VARVE_INLINE void Put(uint8_t* group, size_t byte, const Slot& slot, uint32_t by
 
 VARVE_INLINE void PackStore(const PackStoreArgs& args) {
   const int bits = args.bits;
-  const int per_group = LinesPerGroup(bits);
+  const int per_group = kLinesPerGroup[bits];
   if (args.side == Side::kKey) {
     if (bits == 8 && args.n_channels % 4 == 0) {
       uint8_t* at = args.segment + static_cast<size_t>(args.token / 16) * kLineBytes +
@@ -150,7 +163,7 @@ VARVE_INLINE void PackStore(const PackStoreArgs& args) {
       const int left = args.n_channels - 4 * quad;
       if (left < 4) bytes = (1u << (8 * left)) - 1;
       std::memcpy(&value, args.codes + 4 * quad, sizeof value);
-      uint8_t* group = args.segment + static_cast<size_t>(line / per_group) * GroupBytes(bits);
+      uint8_t* group = args.segment + static_cast<size_t>(line / per_group) * kGroupBytes[bits];
       Put<uint32_t>(group, static_cast<size_t>(args.token % 16) * 4, SlotOf(bits, line), bytes,
                     value & bytes);
     }
@@ -163,7 +176,7 @@ VARVE_INLINE void PackStore(const PackStoreArgs& args) {
     // Values keep an 8-bit level as two's complement.
     if (bits == 8) value ^= 0x80u;
     value &= (U32x16)Below(args.n_channels - first);
-    uint8_t* group = args.segment + static_cast<size_t>(line / per_group) * GroupBytes(bits);
+    uint8_t* group = args.segment + static_cast<size_t>(line / per_group) * kGroupBytes[bits];
     Put<U32x16>(group, 0, SlotOf(bits, line), 0xffu << byte_shift, value << byte_shift);
   }
 }
