@@ -12,7 +12,7 @@ import unittest
 import tiny_gguf
 from varve_cli import GEMMA, INTERRUPTED, MODEL, NOTHING_FITS, PROGRAM, TEXT, CliTest, needs, run
 
-SHORT = ["--ctx", "256", "--chunks", "1", "--threads", "2"]
+SHORT = ["--ctx", "256", "--chunks", "1", "--threads", "1"]
 
 
 class WithText(CliTest):
@@ -86,7 +86,7 @@ class Profile(WithText):
                 prompt = self.text.with_name("prompt.txt")
                 prompt.write_bytes(TEXT.read_bytes()[:5000])
                 value = self.check_json("profile", run("profile", "--model", model, "--method", method, "--prompt-file", prompt,
-                                                       "--max-tokens", 4, "--threads", 2, "--json"))
+                                                       "--max-tokens", 4, "--threads", 1, "--json"))
                 self.assertEqual(value["n_generated_tokens"], 4)
                 n_tokens = value["n_prompt_tokens"] + 3
                 self.assertGreater(n_tokens, 1000)
@@ -101,7 +101,7 @@ class Profile(WithText):
                 self.assertLess(abs(held / estimate["methods"][0]["bytes"] - 1), 0.03)
 
     def test_text_and_table(self):
-        result = run("profile", "--model", MODEL, "--method", "q8_0", "--prompt", "The capital of France is", "--max-tokens", 4)
+        result = run("profile", "--model", MODEL, "--method", "q8_0", "--prompt", "The capital of France is", "--max-tokens", 4, "--threads", 1)
         self.check_ok(result)
         self.check_table(result.stdout.split("\n\n", 1)[1])
         self.assertIn("8.50 bits an element", result.stdout)
@@ -150,7 +150,7 @@ class Compare(WithText):
     def test_goes_on_after_an_interruption(self):
         state = self.text.with_name("state.jsonl")
         arguments = ["compare", "--model", MODEL, "--text", self.text, "--ctx", "128", "--chunks", "3", "--methods", "q8_0", "--decode", 0,
-                     "--error-layers", 0, "--state", state, "--threads", 2, "--json"]
+                     "--error-layers", 0, "--state", state, "--threads", 1, "--json"]
         process = subprocess.Popen([PROGRAM, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline and not (state.exists() and state.read_text().count("\n") >= 2):
@@ -205,7 +205,7 @@ class Recommend(WithText):
     def test_measures_on_a_text(self):
         short = self.text.with_name("short.txt")
         short.write_bytes(TEXT.read_bytes()[:1200])
-        value = self.check_json("recommend", run("recommend", "--model", MODEL, "--ctx", "2k", "--ram", "1G", "--text", short, "--threads", 2, "--json"))
+        value = self.check_json("recommend", run("recommend", "--model", MODEL, "--ctx", "2k", "--ram", "1G", "--text", short, "--threads", 1, "--json"))
         klds = [candidate["kld"] for candidate in value["candidates"]]
         self.assertEqual(klds[0], 0)
         self.assertTrue(all(0 < kld < 0.2 for kld in klds[1:]), klds)
@@ -214,7 +214,7 @@ class Recommend(WithText):
 class Layers(WithText):
     def test_sweep(self):
         result = run("layers", "--model", MODEL, "--text", self.text, "--ctx", "160", "--method", "uniform", "--set", "uniform_bits=2",
-                     "--protect", "uniform_bits=8", "--threads", 2, "--json")
+                     "--protect", "uniform_bits=8", "--threads", 1, "--json")
         value = self.check_json("layers", result)
         self.assertEqual([layer["layer"] for layer in value["layers"]], list(range(30)))
         self.assertLess(value["noise_kld"], 0.005)
