@@ -131,6 +131,8 @@ void AddEstimate(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--methods", options->methods,
                       "comma list of caches (default: the usual ones)");
+  command->add_option("--tokens", options->tokens, "tokens in the cache; 0: the context is full")
+      ->capture_default_str();
   AddSetOption(command, &options->sets);
   command
       ->add_option("--batch", options->batch,
