@@ -53,7 +53,7 @@ def run_program(args, page, language, source, expected):
         path.write_text(source, encoding="utf-8")
         objects = path.with_suffix(".o")
         compiler = [args.cc, "-std=c11"] if language == "c" else [args.cxx, "-std=c++20"]
-        flags = [flag for flag in args.flags.split(";") if flag]
+        flags = args.flags.split()
         steps = [
             [*compiler, *flags, "-Wall", "-Wextra", "-Werror", f"-I{args.tree}/include", "-c", path, "-o", objects],
             [args.cxx, *flags, objects, args.library, "-fopenmp", "-o", path.with_suffix("")],
@@ -70,7 +70,7 @@ def run_program(args, page, language, source, expected):
 
 def main():
     parser = argparse.ArgumentParser()
-    for name in ("tree", "build", "cxx", "cc", "library", "flags"):
+    for name in ("tree", "cxx", "cc", "library", "flags"):
         parser.add_argument("--" + name, required=True)
     args = parser.parse_args()
     tree = pathlib.Path(args.tree)
