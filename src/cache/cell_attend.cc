@@ -160,8 +160,8 @@ Status CellCache::Attend(const CellAttendArgs& args, int n_threads) {
   varve::Attend(problem, n_threads, scratch);
 
   if (!has_tables_ && ladder(Side::kKey).needs_tables()) {
-    statistics_.AddQueries(args.q, args.q_row_stride, args.q_head_stride, args.n_rows,
-                           args.n_heads);
+    statistics_.AddQueries(args.q, args.q_row_stride, args.q_head_stride, args.n_rows, args.n_heads,
+                           args.scale);
   }
   attend_seconds_ +=
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

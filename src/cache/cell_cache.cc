@@ -76,6 +76,7 @@ CellCache::CellCache(const CellShape& shape, SideLadder key_ladder, SideLadder v
                                    [&](const TableSet& t) { return t.bits == bits; });
     if (s.needs_table && !known) tables_.push_back({bits, {}});
   }
+  last_key_stage_ = LastKeyStage();
 }
 
 int64_t CellCache::FitTokens(const SideLadder& keys) {
@@ -255,6 +256,7 @@ void CellCache::ResetIfEmpty() {
   statistics_.Reset();
   for (TableSet& set : tables_) set.tables.clear();
   has_tables_ = keys_wait_ = false;
+  last_key_stage_ = LastKeyStage();
   rotations_.Clear();
 }
 

@@ -235,6 +235,9 @@ class CellCache {
   void RescheduleStream(Stream& stream);
   void FitTables();
   void AdoptTables(std::vector<TableSet> tables);
+  /// The stage in which keys stay for good: the last one before a table that predicts too much
+  /// error.
+  size_t LastKeyStage() const;
   bool NextNeedsTable(size_t key_stage) const {
     const auto& stages = ladder(Side::kKey).stages;
     return key_stage + 1 < stages.size() && stages[key_stage + 1].needs_table;
@@ -295,7 +298,8 @@ class CellCache {
   std::vector<Stream> streams_;
   KeyStatistics statistics_;
   bool has_tables_ = false;
-  bool keys_wait_ = false;  ///< some block waits for tables
+  bool keys_wait_ = false;     ///< some block waits for tables
+  size_t last_key_stage_ = 0;  ///< keys go down no further; the ladder's end until tables say else
   std::vector<TableSet> tables_;
   RotationSet rotations_;
   AlignedBuffer scratch_;

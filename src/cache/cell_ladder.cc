@@ -58,6 +58,8 @@ Result<SideLadder> MakeSideLadder(const Settings& settings, Side side, int head_
         "cache takes auto or per_token");
   }
   SideLadder ladder;
+  if (side == Side::kKey && settings.method == Method::kAgeTiered)
+    ladder.key_error_limit = settings.key_error_limit;
   int64_t last_leave_age = 0;
   for (const TierPlan& plan : PlanTiers(settings, side)) {
     if (plan.bits != 2 && plan.bits != 3 && plan.bits != 4 && plan.bits != 8 && plan.bits != 16) {

@@ -27,6 +27,9 @@ struct CellStage {
 /// front, where they wait for the table.
 struct SideLadder {
   std::vector<CellStage> stages;
+  /// Keys go down to a stage only while its tables predict at most this rms error of a logit; 0: no
+  /// limit.
+  double key_error_limit = 0;
 
   /// Stage of a block that is written to: the first one, or past the waiting stage once keys have
   /// tables. Rows are coded through all stages up to it, so the bytes do not tell when the table

@@ -6,8 +6,12 @@
 namespace varve {
 namespace {
 
-void AddSquares(const float* x, std::vector<double>& sum) {
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] += static_cast<double>(x[i]) * x[i];
+/// sum += (scale * x)^2, elementwise.
+void AddSquares(const float* x, double scale, std::vector<double>& sum) {
+  for (size_t i = 0; i < sum.size(); ++i) {
+    const double scaled = scale * static_cast<double>(x[i]);
+    sum[i] += scaled * scaled;
+  }
 }
 
 bool AllFinite(const float* x, size_t n) {
@@ -38,13 +42,13 @@ void KeyStatistics::AddKey(const float* row) {
   if (n_keys_ >= target_tokens_ || !AllFinite(row, head_dim * energies_.size())) return;
   ++n_keys_;
   for (size_t h = 0; h < energies_.size(); ++h) {
-    AddSquares(row + h * head_dim, energies_[h].key);
+    AddSquares(row + h * head_dim, 1.0, energies_[h].key);
     energies_[h].n_keys += 1;
   }
 }
 
 void KeyStatistics::AddQueries(const float* q, ptrdiff_t row_stride, ptrdiff_t head_stride,
-                               int n_rows, int n_heads) {
+                               int n_rows, int n_heads, float scale) {
   const size_t head_dim = energies_[0].query.size();
   const int n_rep = n_heads / static_cast<int>(energies_.size());
   for (int r = 0; r < n_rows && n_query_rows_ < target_tokens_; ++r) {
@@ -53,7 +57,7 @@ void KeyStatistics::AddQueries(const float* q, ptrdiff_t row_stride, ptrdiff_t h
       const float* x = q + r * row_stride + h * head_stride;
       if (!AllFinite(x, head_dim)) continue;
       PairEnergies& e = energies_[static_cast<size_t>(h / n_rep)];
-      AddSquares(x, e.query);
+      AddSquares(x, static_cast<double>(scale), e.query);
       e.n_queries += 1;
       ++n_query_vectors_;
     }

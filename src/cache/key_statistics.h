@@ -25,10 +25,10 @@ class KeyStatistics {
   /// not finite do not count.
   void AddKey(const float* row);
 
-  /// Adds query rows f32 [n_rows][n_heads][head_dim] by strides in elements; rows past the target
-  /// do not count.
+  /// Adds query rows f32 [n_rows][n_heads][head_dim] by strides in elements, times the attention's
+  /// scale, so that energies are those of logits; rows past the target do not count.
   void AddQueries(const float* q, ptrdiff_t row_stride, ptrdiff_t head_stride, int n_rows,
-                  int n_heads);
+                  int n_heads, float scale);
 
   /// Says that `n_tokens` more were written while a block waits for tables.
   void AddWait(int64_t n_tokens) { wait_tokens_ += n_tokens; }

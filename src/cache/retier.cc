@@ -36,7 +36,8 @@ int64_t CellCache::NextLeaveAge(const CellBlock& block) const {
   int64_t leave_age = kNeverLeaves;
   for (const Side side : {Side::kKey, Side::kValue}) {
     const StoreSlot& slot = block.payload[static_cast<size_t>(side)];
-    if (!slot || (side == Side::kKey && block.keys_wait)) continue;
+    if (!slot || (side == Side::kKey && (block.keys_wait || slot.stage >= last_key_stage_)))
+      continue;
     leave_age = std::min(leave_age, stage(side, slot.stage).leave_age);
   }
   return leave_age;
@@ -78,6 +79,7 @@ void CellCache::AdoptTables(std::vector<TableSet> tables) {
   tables_ = std::move(tables);
   has_tables_ = true;
   keys_wait_ = false;
+  last_key_stage_ = LastKeyStage();
   for (Stream& stream : streams_) {
     for (size_t b = 0; b < stream.blocks.size(); ++b) {
       if (!stream.blocks[b].keys_wait) continue;
@@ -87,11 +89,26 @@ void CellCache::AdoptTables(std::vector<TableSet> tables) {
   }
 }
 
+size_t CellCache::LastKeyStage() const {
+  const SideLadder& keys = ladder(Side::kKey);
+  for (size_t s = 1; s < keys.stages.size() && keys.key_error_limit > 0; ++s) {
+    if (!keys.stages[s].needs_table) continue;
+    for (const TableSet& set : tables_) {
+      if (set.bits != keys.stages[s].layout.scheme.bits) continue;
+      for (const KeyTable& table : set.tables) {
+        if (static_cast<double>(table.product_error) > keys.key_error_limit) return s - 1;
+      }
+    }
+  }
+  return keys.stages.size() - 1;
+}
+
 size_t CellCache::TargetStage(const CellBlock& block, Side side, int64_t age) const {
   const StoreSlot& slot = block.payload[static_cast<size_t>(side)];
   if (!slot) return 0;
   size_t target = slot.stage;
   while (stage(side, target).leave_age <= age &&
+         (side == Side::kValue || target < last_key_stage_) &&
          (has_tables_ || !stage(side, target + 1).needs_table))
     ++target;
   return target;

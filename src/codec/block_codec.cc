@@ -180,7 +180,8 @@ class HeadCodec {
   }
 
   void EncodeStored(int token, std::byte* payload) {
-    const uint16_t gain = CodeRow(kernels_, coding_.used(), stored_.data(), codes_.data());
+    const GainRule rule = coding_.table == nullptr ? GainRule::kKeepNorm : GainRule::kLeastSquares;
+    const uint16_t gain = CodeRow(kernels_, coding_.used(), rule, stored_.data(), codes_.data());
     for (int r = 0; r < coding_.n_runs; ++r) {
       const CodeRun& run = coding_.runs[static_cast<size_t>(r)];
       PackStoreArgs args;

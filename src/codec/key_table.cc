@@ -72,6 +72,14 @@ KeyTable FitKeyTable(const PairEnergies& energies, RopePairing pairing, int n_ro
 
   KeyTable table;
   table.head_dim = head_dim;
+  if (energies.n_queries > 0) {
+    double square = 0;
+    for (size_t i = 0; i < weight.size(); ++i) {
+      square +=
+          weight[i] * (bits[i] == 0 ? 1.0 : static_cast<double>(CodebookOf(bits[i]).distortion));
+    }
+    table.product_error = static_cast<float>(std::sqrt(square));
+  }
   uint32_t byte_offset = 0;
   size_t next = 0;
   for (const int width : kSegmentWidths) {

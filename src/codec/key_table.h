@@ -34,6 +34,9 @@ struct KeyTable {
   std::array<KeySegment, 6> segments{};
   std::vector<int16_t> channel;  ///< [padded_dim]; -1 marks padding
   std::vector<float> scale;      ///< [padded_dim]
+  /// Predicted rms error of q.k: sqrt(sum over channels of energy(K) energy(Q) D(bits)); 0 where no
+  /// query was seen.
+  float product_error = 0;
 };
 
 /// Sums over tokens, gathered while the keys are still in the recent tier.

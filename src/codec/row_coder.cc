@@ -44,8 +44,9 @@ Window WindowOf(int bits) {
   }
 }
 
-PackCodeArgs ArgsOf(std::span<const CodeRun> runs, const float* y, uint8_t* codes) {
+PackCodeArgs ArgsOf(std::span<const CodeRun> runs, GainRule rule, const float* y, uint8_t* codes) {
   PackCodeArgs args;
+  args.keep_norm = rule == GainRule::kKeepNorm;
   args.n_runs = static_cast<int>(runs.size());
   args.y = y;
   args.codes = codes;
@@ -141,9 +142,9 @@ struct Coded {
   bool settled;  ///< known to be a fixed point
 };
 
-Coded CodeOnce(const KernelSet& kernels, std::span<const CodeRun> runs, const float* y,
-               uint8_t* codes) {
-  PackCodeArgs args = ArgsOf(runs, y, codes);
+Coded CodeOnce(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
+               const float* y, uint8_t* codes) {
+  PackCodeArgs args = ArgsOf(runs, rule, y, codes);
   kernels.pack_code(args);
   if (args.settled) return {args.gain, true};
   const uint16_t gain = Search(kernels, args).Run();
@@ -157,9 +158,9 @@ Coded CodeOnce(const KernelSet& kernels, std::span<const CodeRun> runs, const fl
 
 }  // namespace
 
-uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, const float* y,
-                 uint8_t* codes) {
-  Coded coded = CodeOnce(kernels, runs, y, codes);
+uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
+                 const float* y, uint8_t* codes) {
+  Coded coded = CodeOnce(kernels, runs, rule, y, codes);
   if (coded.settled) return coded.gain;
 
   // A row found by search may decode into one that is coded well at its root mean square, with
@@ -175,7 +176,7 @@ uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, const 
         decoded[static_cast<size_t>(i)] = gain * static_cast<float>(LevelOf(book, codes[i]));
       }
     }
-    const Coded next = CodeOnce(kernels, runs, decoded.data(), again.data());
+    const Coded next = CodeOnce(kernels, runs, rule, decoded.data(), again.data());
     bool same = next.gain == coded.gain;
     for (const CodeRun& run : runs) {
       for (int i = run.first_channel; i < run.first_channel + run.n_channels; ++i) {

@@ -17,20 +17,30 @@ struct CodeRun {
   int n_channels = 0;  ///< without padding
 };
 
+/// What the gain of a fresh row is for.
+enum class GainRule : uint8_t {
+  /// Least squared error: sum y*level / sum level^2. For keys, whose widths differ by channel.
+  kLeastSquares,
+  /// The row's norm: sqrt(sum y^2 / sum level^2). Codebook levels are means of their cells, so a
+  /// least squares row is short by the codebook's distortion; over many rows the noise of attention
+  /// averages out and that shortfall does not. Costs at most 3 % of squared error at 2 bits.
+  kKeepNorm,
+};
+
 /// Codes y ~ gain * level, y in levels of each channel's own codebook. y: [channels]; codes:
 /// [channels], written for every channel of the runs; both with kPackSlack elements to spare.
 /// Returns the gain as f16 bits, rounded to 10 significant bits: f16 rounding of a decoded row
 /// moves its least squares gain by less than 2^-11, half the distance of two such gains.
 ///
-/// The gain is the least squares one for codes taken at the row's root mean square (runs of 8 bits
-/// only: the one that puts the largest element on level 127). Coding is a fixed point: for a row y
-/// = gain * level that this function made, also after its elements were rounded to f16 in any
+/// Codes are taken at the gain that is least squares for codes at the row's root mean square (8
+/// bits only: the one that puts the largest element on level 127). Coding is a fixed point: for a
+/// row y = gain * level that this function made, also after its elements were rounded to f16 in any
 /// orthonormal coordinates (while gain >= 2^-15), it returns the same gain and codes. A decoded row
 /// shows itself by its residual, and keeps its gain. A row that is all zero has gain 0; one whose
 /// energy is not finite gain NaN; both get the code of level +0 or the least positive one
 /// throughout. At most 1,024 channels.
-uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, const float* y,
-                 uint8_t* codes);
+uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
+                 const float* y, uint8_t* codes);
 
 }  // namespace varve
 

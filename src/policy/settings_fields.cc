@@ -46,6 +46,11 @@ constexpr Field kFields[] = {
     {"age_bits_mid_v", &S::age_bits_mid_v, "age_tiered", 1, 16, "values of the mid tier", "bits"},
     {"age_bits_old_k", &S::age_bits_old_k, "age_tiered", 1, 16, "keys of the old tier", "bits"},
     {"age_bits_old_v", &S::age_bits_old_v, "age_tiered", 1, 16, "values of the old tier", "bits"},
+    {"key_error_limit", &S::key_error_limit, "age_tiered", 0, kInf,
+     "per_token codecs behind a host: a layer's keys go to a tier only if its table predicts at "
+     "most "
+     "this rms error of a logit; 0: always",
+     "the keys of such a layer stay at the width of the tier before"},
     {"age_group_size", &S::age_group_size, "age_tiered", 1, kMaxGroup,
      "tokens that share one min/max and one tier (group_affine)",
      "32/age_group_size bits an element for min and max; the tail of up to age_group_size-1 tokens "

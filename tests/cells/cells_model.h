@@ -10,6 +10,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/checked_math.h"
 #include "base/f16.h"
 #include "cache/cell_cache.h"
 #include "cache/cell_ladder.h"
@@ -83,8 +84,9 @@ class CellModel {
       Block& block = blocks_[b];
       if (block.stage[s] < 0) block.stage[s] = static_cast<int>(entry);
       if (block.stage[s] != static_cast<int>(entry)) {
+        const auto from = static_cast<size_t>(block.stage[s]);
         ForBlock(b, [&](Cell& cell) {
-          if (cell.written[s]) cell.row[s] = Code(side, entry, cell.row[s]);
+          if (cell.written[s]) cell.row[s] = Move(side, from, entry, cell.row[s]);
         });
         block.stage[s] = static_cast<int>(entry);
       }
@@ -179,9 +181,11 @@ class CellModel {
       } else if (any) {
         if (block.stage[s] < 0) block.stage[s] = entry;
         if (block.stage[s] != entry) {
+          const auto from = static_cast<size_t>(block.stage[s]);
           block.stage[s] = entry;
           ForBlock(b, [&](Cell& cell) {
-            if (cell.written[s]) cell.row[s] = Code(side, static_cast<size_t>(entry), cell.row[s]);
+            if (cell.written[s])
+              cell.row[s] = Move(side, from, static_cast<size_t>(entry), cell.row[s]);
           });
         }
       }
@@ -225,14 +229,15 @@ class CellModel {
     }
   }
 
-  void AddQueries(const float* q, int n_rows, int n_heads) {
+  void AddQueries(const float* q, int n_rows, int n_heads, float scale) {
     if (!tables_.empty() || !ladder_[0].needs_tables()) return;
     const int n_rep = n_heads / shape_.n_kv_heads;
     for (int r = 0; r < n_rows && n_query_rows_ < fit_tokens_; ++r, ++n_query_rows_) {
       for (int h = 0; h < n_heads; ++h) {
         PairEnergies& e = energies_[static_cast<size_t>(h / n_rep)];
         for (int c = 0; c < shape_.head_dim_k; ++c) {
-          const double x = q[(static_cast<size_t>(r) * n_heads + h) * shape_.head_dim_k + c];
+          const double x = static_cast<double>(scale) *
+                           q[(static_cast<size_t>(r) * n_heads + h) * shape_.head_dim_k + c];
           e.query[static_cast<size_t>(c)] += x * x;
         }
         e.n_queries += 1;
@@ -300,7 +305,7 @@ class CellModel {
     }
   }
 
-  Row Code(Side side, size_t stage_index, const Row& row) const {
+  BlockCoding CodingOf(Side side, size_t stage_index) const {
     const CellStage& stage = ladder_[static_cast<size_t>(side)].stages[stage_index];
     BlockCoding coding;
     coding.layout = &stage.layout;
@@ -309,12 +314,43 @@ class CellModel {
         if (bits == stage.layout.scheme.bits) coding.tables = tables.data();
       }
     }
-    std::vector<std::byte> block(stage.layout.block_bytes(shape_.n_kv_heads) + 64);
-    auto* aligned =
-        reinterpret_cast<std::byte*>((reinterpret_cast<uintptr_t>(block.data()) + 63) / 64 * 64);
+    return coding;
+  }
+
+  /// One zeroed block of a stage, 64-byte aligned.
+  class Block64 {
+   public:
+    Block64(const BlockCoding& coding, int n_kv_heads)
+        : bytes_(coding.layout->block_bytes(n_kv_heads) + kLineBytes) {}
+    std::byte* data() {
+      const auto at = reinterpret_cast<uintptr_t>(bytes_.data());
+      return bytes_.data() + (RoundUp<uintptr_t>(at, kLineBytes) - at);
+    }
+
+   private:
+    std::vector<std::byte> bytes_;
+  };
+
+  Row Code(Side side, size_t stage_index, const Row& row) const {
+    const BlockCoding coding = CodingOf(side, stage_index);
+    Block64 block(coding, shape_.n_kv_heads);
     Row out(row.size());
-    EncodeRow(coding, shape_.n_kv_heads, row.data(), 7, aligned);
-    DecodeRow(coding, shape_.n_kv_heads, aligned, 7, out.data());
+    EncodeRow(coding, shape_.n_kv_heads, row.data(), 7, block.data());
+    DecodeRow(coding, shape_.n_kv_heads, block.data(), 7, out.data());
+    return out;
+  }
+
+  /// A row that stands at one stage, moved to another. Coding is a fixed point, so encoding the
+  /// decoded row gives the codes it came from.
+  Row Move(Side side, size_t from_stage, size_t to_stage, const Row& row) const {
+    const BlockCoding from = CodingOf(side, from_stage);
+    const BlockCoding to = CodingOf(side, to_stage);
+    Block64 source(from, shape_.n_kv_heads);
+    Block64 target(to, shape_.n_kv_heads);
+    Row out(row.size());
+    EncodeRow(from, shape_.n_kv_heads, row.data(), 7, source.data());
+    RepackBlock(from, to, shape_.n_kv_heads, source.data(), target.data());
+    DecodeRow(to, shape_.n_kv_heads, target.data(), 7, out.data());
     return out;
   }
 
@@ -357,6 +393,18 @@ class CellModel {
     }
   }
 
+  /// Whether a head's table of this stage predicts more error of a logit than the ladder allows.
+  bool ErrsTooMuch(const CellStage& stage) const {
+    if (!stage.needs_table || ladder_[0].key_error_limit <= 0) return false;
+    for (const auto& [bits, tables] : tables_) {
+      if (bits != stage.layout.scheme.bits) continue;
+      for (const KeyTable& table : tables) {
+        if (table.product_error > ladder_[0].key_error_limit) return true;
+      }
+    }
+    return false;
+  }
+
   void Demote(int stream_index, std::optional<int64_t> first_position,
               const std::vector<bool>& touched) {
     const Stream& stream = streams_[static_cast<size_t>(stream_index)];
@@ -387,10 +435,11 @@ class CellModel {
                 break;
               }
             }
+            if (s == 0 && ErrsTooMuch(stages[stage + 1])) break;
             block.stage[s] = static_cast<int>(stage + 1);
             if (stages[stage].layout.scheme == stages[stage + 1].layout.scheme) continue;
             ForBlock(at, [&](Cell& c) {
-              if (c.written[s]) c.row[s] = Code(static_cast<Side>(s), stage + 1, c.row[s]);
+              if (c.written[s]) c.row[s] = Move(static_cast<Side>(s), stage, stage + 1, c.row[s]);
             });
           }
         }

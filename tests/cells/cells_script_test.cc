@@ -14,6 +14,7 @@ namespace {
 
 constexpr const char* kSettings[] = {
     "method=age_tiered,age_recent_boundary=40,age_mid_boundary=100,sink_tokens=2",
+    "method=age_tiered,age_recent_boundary=24,age_mid_boundary=64,key_error_limit=0.3",
     "method=age_tiered,age_recent_boundary=20,age_mid_boundary=20,age_bits_recent_v=4",
     "method=age_tiered,age_recent_boundary=33,age_mid_boundary=70,age_bits_recent_k=4,age_bits_mid_"
     "v=8,sink_tokens=0",
@@ -238,7 +239,8 @@ class Script {
     const std::vector<float> q =
         QueryRows(next_row_++, n_rows, static_cast<size_t>(heads_) * shape_.head_dim_k);
     const std::vector<float> out = AttendAll(*cache_, q, n_rows, heads_, stream, 1 + Pick(2));
-    model_->AddQueries(q.data(), n_rows, heads_);
+    model_->AddQueries(q.data(), n_rows, heads_,
+                       1.0f / std::sqrt(static_cast<float>(shape_.head_dim_k)) / 4.0f);
     const int dim_v = shape_.head_dim_v != 0 ? shape_.head_dim_v : shape_.head_dim_k / 2;
     const double scale = 1.0 / std::sqrt(static_cast<double>(shape_.head_dim_k)) / 4.0;
     std::vector<std::vector<double>> keys;

@@ -33,6 +33,7 @@ struct PackCodeArgs {
   const float* y = nullptr;  ///< in levels of each run's codebook
   uint8_t* codes = nullptr;  ///< out, at the channels of the runs
   bool has_coarse = false;   ///< some run has at most 4 bits
+  bool keep_norm = false;    ///< a fresh row's gain keeps its norm instead of its least squares
   float nominal = 0;         ///< variance that the levels of a Gaussian row would have
   float allowed_error = 0;   ///< part of the row's energy that its coding may miss
   float window_low =

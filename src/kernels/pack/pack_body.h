@@ -164,7 +164,8 @@ VARVE_INLINE void PackCode(PackCodeArgs& args) {
   const float fresh = args.has_coarse ? guess.cross / guess.levels : first;
   const float least = (args.has_coarse ? kOnLattice : kOnFineLattice) * guess.coarse_row;
   // The least squares gain first; the root mean square's own if that one leaves the window.
-  const float gains[2] = {residual <= least ? lattice : fresh, first};
+  const bool decoded = residual <= least;
+  const float gains[2] = {decoded ? lattice : fresh, first};
   for (int attempt = 0; attempt < 2 && !args.settled; ++attempt) {
     args.gain = RoundGain(gains[attempt]);
     if (args.gain == 0) return Clear(args, 0);
@@ -178,6 +179,8 @@ VARVE_INLINE void PackCode(PackCodeArgs& args) {
     const float error = energy + gain * (gain * coded.levels - 2 * coded.cross);
     args.settled = ratio >= args.window_low && ratio <= args.window_high &&
                    error <= args.allowed_error * energy;
+    if (args.settled && args.keep_norm && !decoded)
+      args.gain = RoundGain(__builtin_sqrtf(energy / coded.levels));
   }
 }
 
