@@ -7,8 +7,9 @@
 
 namespace varve {
 
-/// Runs body(0) ... body(n_tasks - 1) on at most n_threads threads and returns when all are done.
-/// Tasks are handed out dynamically; a body must not throw. n_threads <= 1 runs in the caller.
+/// Runs body(task, thread) for task = 0 .. n_tasks - 1, thread in 0 .. min(n_threads, n_tasks) - 1,
+/// and returns when all are done. Tasks are handed out dynamically, in order; a body must not
+/// throw. n_threads <= 1 runs in the caller.
 void ParallelFor(int n_threads, int n_tasks, const std::function<void(int task, int thread)>& body);
 
 }  // namespace varve
