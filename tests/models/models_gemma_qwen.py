@@ -18,7 +18,7 @@ class Quality(unittest.TestCase):
     """Prose, -c 1024 -ub 64. Stock q4_0 has KLD 1.47 on Qwen and 0.096 on Gemma."""
 
     def check(self, model, bound):
-        with Perplexity(model, llama_tools.HANDBOOK, 1024, 1, 2) as perplexity:
+        with Perplexity(model, llama_tools.HANDBOOK, 1024, 1, 1) as perplexity:
             tiers = perplexity.measure(GATE_TIERS)
             eight = perplexity.measure(UNIFORM_8)
             q8_0 = perplexity.measure(Q8_0)
@@ -46,7 +46,7 @@ class GemmaWindow(unittest.TestCase):
 
     def test_recall(self):
         for ubatch, full in ((64, False), (512, False), (512, True)):
-            args = ["-m", GEMMA, "-c", 2560, "-np", 1, "-t", 2, "-fa", "on", "-ub", ubatch, "--cache-ram", 0]
+            args = ["-m", GEMMA, "-c", 2560, "-np", 1, "-t", 1, "-fa", "on", "-ub", ubatch, "--cache-ram", 0]
             args += ["--swa-full"] if full else []
             found = {}
             for cache in (F16, VARVE):
@@ -58,7 +58,7 @@ class GemmaWindow(unittest.TestCase):
                 self.assertIn(True, found[F16.name])
 
     def test_context_shift_and_a_new_chat(self):
-        args = ["-m", GEMMA, "-c", 768, "-np", 1, "-t", 2, "-fa", "on", "--context-shift", "--cache-ram", 0]
+        args = ["-m", GEMMA, "-c", 768, "-np", 1, "-t", 1, "-fa", "on", "--context-shift", "--cache-ram", 0]
         with Server(args, VARVE) as server:
             fresh = distribution(next_token(server, text(40)))
             long = server.complete(text(100, 900), 1000, ignore_eos=True)
@@ -69,7 +69,7 @@ class GemmaWindow(unittest.TestCase):
 
     def test_saved_slot_over_a_restart(self):
         with tempfile.TemporaryDirectory() as folder:
-            args = ["-m", GEMMA, "-c", 2048, "-np", 1, "-t", 2, "-fa", "on", "--slot-save-path", folder + "/", "--cache-ram", 0]
+            args = ["-m", GEMMA, "-c", 2048, "-np", 1, "-t", 1, "-fa", "on", "--slot-save-path", folder + "/", "--cache-ram", 0]
             reused = {}
             for cache in (F16, VARVE):
                 with Server(args, cache) as server:
@@ -93,7 +93,7 @@ class ToolArguments(unittest.TestCase):
             grammarless.format(city=city, days=days) for city, days in (("Rome", 3), ("Oslo", 5), ("Lima", 2))
         )
         passed = 0
-        with Server(["-m", QWEN, "-c", 2048, "-np", 1, "-t", 2, "-fa", "on", "--cache-ram", 0], cache) as server:
+        with Server(["-m", QWEN, "-c", 2048, "-np", 1, "-t", 1, "-fa", "on", "--cache-ram", 0], cache) as server:
             cities = ["Paris", "Cairo", "Quito", "Delhi", "Seoul", "Turin", "Porto", "Kyoto", "Perth", "Miami"]
             for days, city in enumerate(cities, 1):
                 prompt = f"{prefix}Call the tool with JSON arguments for {days} days in {city}.\nCall:"
@@ -116,7 +116,7 @@ class ToolArguments(unittest.TestCase):
 class Programs(unittest.TestCase):
     def test_completion_with_both_models(self):
         for model in (GEMMA, QWEN):
-            args = ["-m", model, "-p", "The capital of France is", "-n", 6, "--temp", 0, "-no-cnv", "-c", 1024, "-t", 2]
+            args = ["-m", model, "-p", "The capital of France is", "-n", 6, "--temp", 0, "-no-cnv", "-c", 1024, "-t", 1]
             self.assertIn("Paris", must_run("llama-completion", args, VARVE).stdout)
 
 

@@ -5,7 +5,8 @@ import math
 import llama_tools
 
 SMOLLM2 = llama_tools.MODELS["smollm2"]
-SERVER = ["-m", SMOLLM2, "-t", 2, "-fa", "on", "--no-warmup"]
+# One thread: the machine's cores are shared, and ggml's threads spin while they wait for each other.
+SERVER = ["-m", SMOLLM2, "-t", 1, "-fa", "on", "--no-warmup"]
 
 
 def text(n_words, skip=0):

@@ -14,7 +14,7 @@ import llama_tools
 from llama_tools import F16, LLAMA_BIN, PLUGIN, VARVE, Cache, run_tool
 
 SMOLLM2 = llama_tools.MODELS["smollm2"]
-SHORT = ["-m", SMOLLM2, "-p", "The capital of France is", "-n", 4, "--temp", 0, "-no-cnv", "-c", 512, "-t", 2, "--no-warmup"]
+SHORT = ["-m", SMOLLM2, "-p", "The capital of France is", "-n", 4, "--temp", 0, "-no-cnv", "-c", 512, "-t", 1, "--no-warmup"]
 
 
 def varve_lines(run):

@@ -46,7 +46,7 @@ class Slots(unittest.TestCase):
         return cache
 
     def test_unified(self):
-        self.assertEqual(self.check_four("--kv-unified")["streams"], 1)
+        self.assertEqual(self.check_four("--kv-unified", "-t", 2)["streams"], 1)
 
     def test_split(self):
         self.assertEqual(self.check_four("--no-kv-unified")["streams"], 4)
@@ -132,12 +132,12 @@ class ContextShift(unittest.TestCase):
         args = [*SERVER, "-c", 256, "-np", 1, "--context-shift", "--cache-ram", 0]
         with Server(args, VARVE) as server:
             fresh = distribution(next_token(server, PROMPTS[0]))
-            long = server.complete(PROMPTS[1], 900, ignore_eos=True)
-            self.assertEqual(long["tokens_predicted"], 900)
+            long = server.complete(PROMPTS[1], 600, ignore_eos=True)
+            self.assertEqual(long["tokens_predicted"], 600)
             again = distribution(next_token(server, PROMPTS[0]))
             self.assertEqual(server.stop(), 0)
             stats = server.stats()
-        self.assertGreater(stats["operations"]["ROPE"]["on_codes"], 30 * 5)
+        self.assertGreater(stats["operations"]["ROPE"]["on_codes"], 30 * 3)
         self.assertEqual(stats["caches"][0]["plain_layers"], 0)
         self.assertLess(distance(again, fresh), 0.05)
 
@@ -161,7 +161,7 @@ class Drafts(unittest.TestCase):
         args = [*SERVER, "-c", 1024, "-np", 1, "--cache-ram", 0]
         with Server(args, VARVE) as server:
             plain = server.complete(PROMPTS[1], 48)
-        draft = ["-md", SMOLLM2, "--spec-type", "draft-simple", "--spec-draft-n-max", 8, "-td", 2]
+        draft = ["-md", SMOLLM2, "--spec-type", "draft-simple", "--spec-draft-n-max", 8, "-td", 1]
         with Server([*args, *draft, "-devd", "VARVE"], VARVE) as server:
             drafted = server.complete(PROMPTS[1], 48)
             self.assertTrue(server.alive)
