@@ -16,7 +16,7 @@ void ExpectClose(const TestShape& shape, const std::string& what) {
   EXPECT_LT(TestProblem::RelativeError(test.Run(1), test.Expected()), kMaxRelativeError) << what;
 }
 
-TEST(Attend, EveryHeadSizeOverTheDefaultLadder) {
+TEST(Attend, A8EveryHeadSizeOverTheDefaultLadder) {
   for (const int head_dim : {1, 3, 16, 33, 40, 64, 72, 80, 96, 100, 112, 128, 192, 256, 320, 576}) {
     for (const int n_rows : {1, 5}) {
       TestShape shape;
@@ -31,7 +31,7 @@ TEST(Attend, EveryHeadSizeOverTheDefaultLadder) {
   }
 }
 
-TEST(Attend, EveryPairOfCodecs) {
+TEST(Attend, A6EveryPairOfCodecs) {
   const Scheme keys[] = {{Codec::kRotated, 2},  {Codec::kRotated, 3},  {Codec::kRotated, 4},
                          {Codec::kRotated, 8},  {Codec::kRopePair, 2}, {Codec::kRopePair, 3},
                          {Codec::kRopePair, 4}, {Codec::kRopePair, 8}, {Codec::kF16, 16}};
@@ -55,6 +55,22 @@ TEST(Attend, EveryPairOfCodecs) {
                                std::to_string(static_cast<int>(v.codec)) + "/" +
                                std::to_string(v.bits) + " rows " + std::to_string(n_rows));
       }
+    }
+  }
+}
+
+TEST(Attend, A9KeyAndValueWidthsDiffer) {
+  const std::pair<int, int> kWidths[] = {{512, 64}, {192, 128}, {576, 512}, {64, 512}};
+  for (const auto& [head_dim_k, head_dim_v] : kWidths) {
+    for (const int n_rows : {1, 5}) {
+      TestShape shape;
+      shape.head_dim_k = head_dim_k;
+      shape.head_dim_v = head_dim_v;
+      shape.n_rows = n_rows;
+      shape.tiers = Ladder(2, 1, 1);
+      shape.n_exact = 4;
+      ExpectClose(shape, "K " + std::to_string(head_dim_k) + " V " + std::to_string(head_dim_v) +
+                             " rows " + std::to_string(n_rows));
     }
   }
 }

@@ -93,7 +93,7 @@ Report FillInChild(const char* settings) {
 
 class SequenceMemory : public testing::TestWithParam<const char*> {};
 
-TEST_P(SequenceMemory, TheProcessGrowsByStoredBytes) {
+TEST_P(SequenceMemory, F1F2TheProcessGrowsByStoredBytes) {
   const Report report = FillInChild(GetParam());
   ASSERT_GT(report.stored, 0);
   std::printf(

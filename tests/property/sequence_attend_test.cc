@@ -153,7 +153,7 @@ TEST(SequenceAttend, MaskedNonFiniteTokensTakeNoPart) {
 }
 
 // A6: every pair of widths, prefill and decode.
-TEST(SequenceAttend, EveryPairOfWidths) {
+TEST(SequenceAttend, A6EveryPairOfWidths) {
   std::mt19937_64 random(TestSeed());
   std::normal_distribution<float> gauss;
   const Tokens tokens = RandomTokens(random, 1, 1, 100, 16, 16);

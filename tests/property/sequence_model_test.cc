@@ -244,7 +244,7 @@ void Compare(const SequenceCache& cache, const Model& model, const Tokens& token
   }
 }
 
-TEST(SequenceModel, AThousandScriptsAgree) {
+TEST(SequenceModel, B1AThousandScriptsAgree) {
   for (uint64_t trial = 0; trial < 1200; ++trial) {
     const uint64_t seed = TestSeed() + trial;
     std::mt19937_64 random(seed);
