@@ -46,7 +46,7 @@ class Slots(unittest.TestCase):
         return cache
 
     def test_unified(self):
-        self.assertEqual(self.check_four("--kv-unified", "-t", 2)["streams"], 1)
+        self.assertEqual(self.check_four("--kv-unified")["streams"], 1)
 
     def test_split(self):
         self.assertEqual(self.check_four("--no-kv-unified")["streams"], 4)
