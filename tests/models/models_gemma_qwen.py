@@ -61,8 +61,9 @@ class GemmaWindow(unittest.TestCase):
         args = ["-m", GEMMA, "-c", 768, "-np", 1, "-t", 1, "-fa", "on", "--context-shift", "--cache-ram", 0]
         with Server(args, VARVE) as server:
             fresh = distribution(next_token(server, text(40)))
-            long = server.complete(text(100, 900), 1000, ignore_eos=True)
-            self.assertEqual(long["tokens_predicted"], 1000)
+            long = server.complete(text(200, 900), 640, ignore_eos=True)
+            self.assertEqual(long["tokens_predicted"], 640)
+            self.assertGreater(long["tokens_evaluated"] + 640, 800)
             again = distribution(next_token(server, text(40)))
             self.assertEqual(server.stop(), 0)
         self.assertLess(distance(fresh, again), 0.05)
@@ -115,9 +116,10 @@ class ToolArguments(unittest.TestCase):
 
 class Programs(unittest.TestCase):
     def test_completion_with_both_models(self):
-        for model in (GEMMA, QWEN):
+        # What both say with stock's f16 cache: Gemma 270M goes in circles, Qwen knows.
+        for model, words in ((GEMMA, "is the capital of the country"), (QWEN, "is Paris")):
             args = ["-m", model, "-p", "The capital of France is", "-n", 6, "--temp", 0, "-no-cnv", "-c", 1024, "-t", 1]
-            self.assertIn("Paris", must_run("llama-completion", args, VARVE).stdout)
+            self.assertIn(words, must_run("llama-completion", args, VARVE).stdout)
 
 
 if __name__ == "__main__":
