@@ -243,7 +243,7 @@ class Server:
     def stats(self):
         return json.loads(self.stats_path.read_text()) if self.stats_path.is_file() else {}
 
-    def request(self, path, body=None, timeout=300):
+    def request(self, path, body=None, timeout=900):
         """GET, or POST of a JSON body; the answer parsed."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(self.url + path, data, {"Content-Type": "application/json"})
