@@ -55,6 +55,13 @@ HeadCoding CodingOf(const BlockCoding& coding, int head) {
   return result;
 }
 
+/// 16 tokens of a head between two codings, and the codes of 32.
+struct TileScratch {
+  alignas(64) std::array<float, kRowFloats * kTileTokens> tile;
+  alignas(64) std::array<float, kRowFloats * kTileTokens> stored;
+  alignas(64) std::array<uint8_t, kRowFloats * kBlockTokens> codes;
+};
+
 /// A head's rows on their way between f32 and a block. Holds what one head needs, so that a loop
 /// over tokens sets it up once.
 class HeadCodec {
@@ -137,19 +144,93 @@ class HeadCodec {
     }
   }
 
-  /// Re-encodes slot `token` of a rotated source (already unpacked) into this rotated coding,
-  /// without rotating back and forth.
-  void EncodeRotated(HeadCodec& source, const std::byte* source_payload, int token,
-                     std::byte* payload) {
-    const float ratio =
-        CodebookOf(layout_.scheme.bits).unit / CodebookOf(source.layout_.scheme.bits).unit;
-    source.Load(token, source.GainOf(source_payload, token) * ratio, stored_.data());
-    EncodeStored(token, payload);
+  /// Re-encodes all tokens of a source that is already unpacked, 16 at a time. Neither is f16. A
+  /// rotated source stays rotated on its way into a rotated coding.
+  void Repack(const HeadCodec& source, const std::byte* source_payload, TileScratch& scratch,
+              std::byte* payload) {
+    const TileKernels& tile = *kernels_.tile;
+    std::array<uint16_t, kBlockTokens> gains;
+    for (int half = 0; half < kBlockTokens / kTileTokens; ++half) {
+      const float* y = scratch.stored.data();
+      if (source.is_rotated() && is_rotated()) {
+        source.LoadTile(source_payload, half, CodebookOf(layout_.scheme.bits).unit,
+                        scratch.stored.data());
+      } else {
+        source.DecodeTile(source_payload, half, scratch.stored.data(), scratch.tile.data());
+        if (is_rotated()) {
+          tile.rotate(scratch.tile.data(), layout_.head_dim, HadamardSize(layout_.head_dim),
+                      CodebookOf(layout_.scheme.bits).unit);
+          y = scratch.tile.data();
+        } else {
+          tile.gather(scratch.tile.data(), coding_.table->channel.data(), inverse_scale_.data(),
+                      scratch.stored.data(), coding_.n_stored);
+        }
+      }
+      CodeTile(kernels_, coding_.used(), rule(), y, scratch.codes.data() + half * kTileTokens,
+               gains.data() + half * kTileTokens);
+    }
+    for (int r = 0; r < coding_.n_runs; ++r) {
+      const CodeRun& run = coding_.runs[static_cast<size_t>(r)];
+      tile.store(
+          {layout_.side, run.bits, run.n_channels,
+           scratch.codes.data() + run.first_channel * kBlockTokens,
+           reinterpret_cast<uint8_t*>(payload) + coding_.byte_offset[static_cast<size_t>(r)]});
+    }
+    std::memcpy(payload + layout_.code_bytes, gains.data(), sizeof gains);
   }
 
   bool is_rotated() const { return layout_.scheme.codec == Codec::kRotated; }
+  bool is_f16() const { return coding_.is_f16(); }
 
  private:
+  GainRule rule() const {
+    return coding_.table == nullptr ? GainRule::kKeepNorm : GainRule::kLeastSquares;
+  }
+
+  /// Stored channels of 16 tokens, [n_stored][16]; a rotated coding's in units of 1 / unit.
+  void LoadTile(const std::byte* payload, int half, float unit, float* out) const {
+    std::array<float, kTileTokens> gain;
+    const float factor = is_rotated() ? unit / CodebookOf(layout_.scheme.bits).unit : 1.0f;
+    for (size_t t = 0; t < gain.size(); ++t)
+      gain[t] = GainOf(payload, half * kTileTokens + static_cast<int>(t)) * factor;
+    size_t line = 0;
+    for (const CodeRun& run : coding_.used()) {
+      TileLoadArgs args;
+      args.side = layout_.side;
+      args.n_channels = run.n_channels;
+      args.lines = lines_.data() + line * kLineBytes;
+      args.half = half;
+      args.gain = gain.data();
+      args.scale =
+          coding_.table != nullptr ? coding_.table->scale.data() + run.first_channel : nullptr;
+      args.out = out + run.first_channel * kTileTokens;
+      kernels_.tile->load(args);
+      line += static_cast<size_t>(LinesOf(run));
+    }
+  }
+
+  /// Decodes 16 tokens into tile [head_dim][16], through `stored`.
+  void DecodeTile(const std::byte* payload, int half, float* stored, float* tile) const {
+    if (is_rotated()) {
+      LoadTile(payload, half, 1.0f, tile);
+      kernels_.tile->rotate(tile, layout_.head_dim, HadamardSize(layout_.head_dim), 1.0f);
+      return;
+    }
+    LoadTile(payload, half, 1.0f, stored);
+    for (int t = 0; t < kTileTokens; ++t) {
+      const float gain = GainOf(payload, half * kTileTokens + t);
+      tile[t] = std::isnan(gain) ? gain : 0.0f;
+    }
+    for (int i = 1; i < layout_.head_dim; ++i)
+      std::copy_n(tile, kTileTokens, tile + i * kTileTokens);
+    for (const CodeRun& run : coding_.used()) {
+      for (int i = run.first_channel; i < run.first_channel + run.n_channels; ++i) {
+        std::copy_n(stored + i * kTileTokens, kTileTokens,
+                    tile + coding_.table->channel[static_cast<size_t>(i)] * kTileTokens);
+      }
+    }
+  }
+
   int LinesOf(const CodeRun& run) const {
     const int granule = Granule(layout_.side, run.bits);
     const int channels = (run.n_channels + granule - 1) / granule * granule;
@@ -180,8 +261,7 @@ class HeadCodec {
   }
 
   void EncodeStored(int token, std::byte* payload) {
-    const GainRule rule = coding_.table == nullptr ? GainRule::kKeepNorm : GainRule::kLeastSquares;
-    const uint16_t gain = CodeRow(kernels_, coding_.used(), rule, stored_.data(), codes_.data());
+    const uint16_t gain = CodeRow(kernels_, coding_.used(), rule(), stored_.data(), codes_.data());
     for (int r = 0; r < coding_.n_runs; ++r) {
       const CodeRun& run = coding_.runs[static_cast<size_t>(r)];
       PackStoreArgs args;
@@ -246,20 +326,21 @@ void DecodeHead(const BlockCoding& coding, int head, const std::byte* head_paylo
 
 void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,
                  const std::byte* src, std::byte* dst) {
-  std::array<float, kRowFloats> row;
+  // Not cleared: every use writes what it reads.
+  TileScratch scratch;
   for (int head = 0; head < n_kv_heads; ++head) {
     HeadCodec source(from, head);
     HeadCodec target(to, head);
     const std::byte* source_payload = HeadAt(src, *from.layout, head);
     std::byte* target_payload = HeadAt(dst, *to.layout, head);
     source.Unpack(source_payload);
+    if (!source.is_f16() && !target.is_f16()) {
+      target.Repack(source, source_payload, scratch, target_payload);
+      continue;
+    }
     for (int token = 0; token < kBlockTokens; ++token) {
-      if (source.is_rotated() && target.is_rotated()) {
-        target.EncodeRotated(source, source_payload, token, target_payload);
-      } else {
-        source.DecodeUnpacked(source_payload, token, row.data());
-        target.Encode(row.data(), token, target_payload);
-      }
+      source.DecodeUnpacked(source_payload, token, scratch.tile.data());
+      target.Encode(scratch.tile.data(), token, target_payload);
     }
   }
 }

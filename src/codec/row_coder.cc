@@ -190,4 +190,28 @@ uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, GainRu
   return coded.gain;
 }
 
+void CodeTile(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
+              const float* y, uint8_t* codes, uint16_t* gain) {
+  TileCodeArgs args;
+  args.row = ArgsOf(runs, rule, y, codes);
+  kernels.tile->code(args);
+  std::copy_n(args.gain, kTileTokens, gain);
+  if (args.settled == (1u << kTileTokens) - 1) return;
+
+  const auto n_channels = static_cast<size_t>(runs.back().first_channel + runs.back().n_channels);
+  std::array<float, kMaxHeadDim + kMaxPackRuns * 16 + kPackSlack> row{};
+  std::array<uint8_t, kMaxHeadDim + kMaxPackRuns * 16 + kPackSlack> row_codes;
+  for (size_t token = 0; token < kTileTokens; ++token) {
+    if ((args.settled >> token & 1u) != 0) continue;
+    for (size_t i = 0; i < n_channels; ++i) row[i] = y[i * kTileTokens + token];
+    gain[token] = CodeRow(kernels, runs, rule, row.data(), row_codes.data());
+    for (const CodeRun& run : runs) {
+      for (auto i = static_cast<size_t>(run.first_channel);
+           i < static_cast<size_t>(run.first_channel + run.n_channels); ++i) {
+        codes[i * kBlockTokens + token] = row_codes[i];
+      }
+    }
+  }
+}
+
 }  // namespace varve

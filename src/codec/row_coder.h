@@ -42,6 +42,11 @@ enum class GainRule : uint8_t {
 uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
                  const float* y, uint8_t* codes);
 
+/// CodeRow() for 16 tokens. y: [channels][16]; codes: [channels][32], of which each channel's first
+/// 16 are written; gain: [16], f16 bits.
+void CodeTile(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
+              const float* y, uint8_t* codes, uint16_t* gain);
+
 }  // namespace varve
 
 #endif  // VARVE_CODEC_ROW_CODER_H_

@@ -6,13 +6,13 @@ namespace {
 constinit const KernelSet kScalarSet = {Isa::kScalar,      QkPackReference,  QkReference,
                                         SoftmaxReference,  PvReference,      UnpackReference,
                                         PackCodeReference, PackTryReference, PackStoreReference,
-                                        PackLoadReference, &kRowsReference};
+                                        PackLoadReference, &kRowsReference,  &kTileReference};
 constinit const KernelSet kAvx2Set = {Isa::kAvx2,    QkPackAvx2,   QkAvx2,       SoftmaxAvx2,
                                       PvAvx2,        UnpackAvx2,   PackCodeAvx2, PackTryAvx2,
-                                      PackStoreAvx2, PackLoadAvx2, &kRowsAvx2};
+                                      PackStoreAvx2, PackLoadAvx2, &kRowsAvx2,   &kTileAvx2};
 constinit const KernelSet kAvx512Set = {
-    Isa::kAvx512,   QkPackAvx512,  QkAvx512,        SoftmaxAvx512,  PvAvx512,    UnpackAvx512,
-    PackCodeAvx512, PackTryAvx512, PackStoreAvx512, PackLoadAvx512, &kRowsAvx512};
+    Isa::kAvx512,   QkPackAvx512,  QkAvx512,        SoftmaxAvx512,  PvAvx512,     UnpackAvx512,
+    PackCodeAvx512, PackTryAvx512, PackStoreAvx512, PackLoadAvx512, &kRowsAvx512, &kTileAvx512};
 
 }  // namespace
 

@@ -8,6 +8,7 @@
 #include "kernels/qk/qk.h"
 #include "kernels/rows/rows.h"
 #include "kernels/softmax/softmax.h"
+#include "kernels/tile/tile.h"
 #include "kernels/unpack/unpack.h"
 
 namespace varve {
@@ -26,6 +27,7 @@ struct KernelSet {
   PackStoreKernel pack_store = nullptr;
   PackLoadKernel pack_load = nullptr;
   const RowKernels* rows = nullptr;
+  const TileKernels* tile = nullptr;
 };
 
 /// The kernels of a level; the caller makes sure that the CPU has it.

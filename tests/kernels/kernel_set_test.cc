@@ -367,6 +367,133 @@ TEST_P(Kernels, StoreAndLoadKeepEveryCodeInItsPlace) {
   }
 }
 
+TEST_P(Kernels, TilesAgreeWithTheReferenceToTheBit) {
+  const TileKernels& tile = *set().tile;
+  const TileKernels& plain = *reference().tile;
+  for (int trial = 0; trial < 120; ++trial) {
+    for (const Side side : {Side::kKey, Side::kValue}) {
+      const int widths[] = {8, 6, 4, 3, 2};
+      const int bits = widths[trial % 5];
+      const int channels = 1 + static_cast<int>(random_() % 150);
+      const int granule = Granule(side, bits);
+      const int padded = (channels + granule - 1) / granule * granule;
+      const auto tile_size = static_cast<size_t>(channels * kTileTokens);
+
+      GuardedBuffer<uint8_t> lines(static_cast<size_t>((channels + 15) / 16 * 16 * kTokens));
+      for (uint8_t& b : lines) b = Byte();
+      GuardedBuffer<float> scale(static_cast<size_t>(channels));
+      for (float& s : scale) s = std::fabs(Normal()) + 0.01f;
+      GuardedBuffer<float> gain(kTileTokens);
+      for (float& g : gain) g = std::exp(3 * Normal());
+      GuardedBuffer<float> got(tile_size);
+      GuardedBuffer<float> want(tile_size);
+      const auto expect_same = [&](const char* what) {
+        for (size_t i = 0; i < tile_size; ++i)
+          ASSERT_EQ(got[i], want[i]) << what << " at " << i << " of " << channels << " channels";
+      };
+      for (const float* scales : std::array<const float*, 2>{nullptr, scale.data()}) {
+        TileLoadArgs load{side, channels, lines.data(), trial % 2, gain.data(), scales, got.data()};
+        tile.load(load);
+        load.out = want.data();
+        plain.load(load);
+        ASSERT_NO_FATAL_FAILURE(expect_same("load"));
+      }
+      tile.rotate(got.data(), channels, HadamardSize(channels), 0.7f);
+      plain.rotate(want.data(), channels, HadamardSize(channels), 0.7f);
+      ASSERT_NO_FATAL_FAILURE(expect_same("rotate"));
+
+      GuardedBuffer<int16_t> channel(static_cast<size_t>(channels));
+      for (int16_t& c : channel)
+        c = static_cast<int16_t>(static_cast<int>(random_() % static_cast<unsigned>(channels + 1)) -
+                                 1);
+      GuardedBuffer<float> source(tile_size);
+      for (float& x : source) x = Normal();
+      tile.gather(source.data(), channel.data(), scale.data(), got.data(), channels);
+      plain.gather(source.data(), channel.data(), scale.data(), want.data(), channels);
+      ASSERT_NO_FATAL_FAILURE(expect_same("gather"));
+
+      GuardedBuffer<uint8_t> codes(static_cast<size_t>(channels) * kTokens);
+      for (uint8_t& c : codes) c = static_cast<uint8_t>(random_() % (1u << bits));
+      GuardedBuffer<uint8_t> segment(SegmentBytes(bits, padded));
+      for (uint8_t& b : segment) b = Byte();
+      tile.store({side, bits, channels, codes.data(), segment.data()});
+      for (int c = 0; c < padded; ++c) {
+        for (int t = 0; t < kTokens; ++t) {
+          const unsigned flip = bits == 8 && side == Side::kValue && c < channels ? 0x80u : 0u;
+          const unsigned code =
+              c < channels ? codes[static_cast<size_t>(c * kTokens + t)] ^ flip : 0u;
+          ASSERT_EQ(GetCode(segment.data(), bits, PositionOf(side, c, t)), code)
+              << bits << " bits, channel " << c << " of " << channels << ", token " << t;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, CodingATileIsCodingItsRows) {
+  for (int trial = 0; trial < 200; ++trial) {
+    TileCodeArgs args;
+    PackCodeArgs& row = args.row;
+    int next = 0;
+    for (const int bits : {8, 6, 4, 3, 2}) {
+      if (trial % 6 == 5 ? bits != 8 : (random_() & 1u) == 0) continue;
+      const Codebook& book = CodebookOf(bits);
+      PackRun& run = row.run[row.n_runs++];
+      run = {bits, next, 1 + static_cast<int>(random_() % 70), 1.0f / (book.unit * book.unit)};
+      next += run.n_channels;
+      row.nominal +=
+          static_cast<float>(run.n_channels) * book.rms_level * book.rms_level * run.weight;
+      row.has_coarse = row.has_coarse || bits <= 4;
+    }
+    if (row.n_runs == 0) continue;
+    row.keep_norm = trial % 2 == 0;
+    row.allowed_error = trial % 3 == 0 ? 0.02f : 0.2f;
+    row.window_low = 0.8f;
+    row.window_high = 1.2f;
+    const auto channels = static_cast<size_t>(next);
+    GuardedBuffer<float> y(channels * kTileTokens);
+    for (int r = 0; r < row.n_runs; ++r) {
+      const Codebook& book = CodebookOf(row.run[r].bits);
+      const auto first = static_cast<size_t>(row.run[r].first_channel);
+      for (size_t i = first; i < first + static_cast<size_t>(row.run[r].n_channels); ++i) {
+        for (size_t t = 0; t < kTileTokens; ++t) {
+          // Fresh rows, and from token 12 on decoded ones.
+          const float fresh = book.unit * std::exp(static_cast<float>(t) - 4) * Normal();
+          const unsigned code = static_cast<unsigned>(random_() % (1u << row.run[r].bits));
+          y[i * kTileTokens + t] =
+              t < 12 ? fresh : 0.375f * static_cast<float>(LevelOf(book, code));
+        }
+      }
+    }
+    if (trial % 10 == 7) y[3] = NAN;
+    if (trial % 10 == 8) y[5] = INFINITY;
+    if (trial % 10 == 9) {
+      for (size_t i = 0; i < channels; ++i) y[i * kTileTokens + 6] = 0;
+    }
+    GuardedBuffer<uint8_t> codes(channels * kTokens);
+    row.y = y.data();
+    row.codes = codes.data();
+    set().tile->code(args);
+    std::vector<float> one(channels + kPackSlack);
+    std::vector<uint8_t> want(channels + kPackSlack);
+    for (size_t t = 0; t < kTileTokens; ++t) {
+      if ((args.settled >> t & 1u) == 0) continue;
+      PackCodeArgs expected = row;
+      for (size_t i = 0; i < channels; ++i) one[i] = y[i * kTileTokens + t];
+      expected.y = one.data();
+      expected.codes = want.data();
+      reference().pack_code(expected);
+      ASSERT_TRUE(expected.settled) << trial;
+      ASSERT_EQ(args.gain[t], expected.gain) << trial << ", token " << t;
+      for (size_t i = 0; i < channels; ++i)
+        ASSERT_EQ(codes[i * kTokens + t], want[i]) << trial << ", token " << t << ", channel " << i;
+    }
+    if (!row.has_coarse && trial % 10 < 7) {
+      ASSERT_EQ(args.settled, 0xffffu) << trial;
+    }
+  }
+}
+
 TEST_P(Kernels, RowOperationsOfAnyLength) {
   const RowKernels& rows = *set().rows;
   const RowKernels& plain = *reference().rows;
