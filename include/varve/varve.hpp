@@ -238,13 +238,36 @@ class KVCache {
   /// out [B][n_heads][n_queries][Dv]
   Result<std::vector<float>> attend(std::span<const float> q, const AttendOptions& options) const {
     const varve_cache_stats now = stats();
-    const int64_t n_rows = now.batch * options.n_heads * options.n_queries;
-    if (n_rows < 0 || static_cast<int64_t>(q.size()) != n_rows * now.head_dim_k ||
-        (!options.mask.empty() &&
-         static_cast<int64_t>(options.mask.size()) != options.n_queries * now.n_tokens) ||
-        (!options.sinks.empty() && static_cast<int64_t>(options.sinks.size()) != options.n_heads)) {
+    const auto refuse = [](const char* field, int64_t value, const std::string& rule) {
       return Status(VARVE_ERROR_SHAPE_MISMATCH,
-                    "q must be [B][n_heads][n_queries][Dk], mask [n_queries][n], sinks [n_heads]");
+                    std::string(field) + " must be " + rule + ", got " + std::to_string(value));
+    };
+    const auto size_is = [](size_t size, int64_t wanted) {
+      return static_cast<int64_t>(size) == wanted;
+    };
+    if (options.n_heads < 0) return refuse("n_heads", options.n_heads, "at least 0");
+    if (options.n_queries < 0) return refuse("n_queries", options.n_queries, "at least 0");
+    if (now.batch == 0)
+      return Status(VARVE_ERROR_INVALID_STATE,
+                    "the cache is empty: it has no shape to attend with");
+    // Why: counts are checked by division before they are multiplied, so that no product overflows.
+    const auto n_q = static_cast<int64_t>(q.size());
+    if (options.n_heads > n_q) return refuse("n_heads", options.n_heads, "at most the size of q");
+    if (options.n_heads > 0 && options.n_queries > n_q / options.n_heads) {
+      return refuse("n_queries", options.n_queries, "at most the size of q over n_heads");
+    }
+    const int64_t n_rows = now.batch * options.n_heads * options.n_queries;
+    if (!size_is(q.size(), n_rows * now.head_dim_k)) {
+      return refuse("the size of q", n_q,
+                    "B*n_heads*n_queries*Dk = " + std::to_string(n_rows * now.head_dim_k));
+    }
+    if (!options.mask.empty() && !size_is(options.mask.size(), options.n_queries * now.n_tokens)) {
+      return refuse("the size of mask", static_cast<int64_t>(options.mask.size()),
+                    "n_queries*n = " + std::to_string(options.n_queries * now.n_tokens));
+    }
+    if (!options.sinks.empty() && !size_is(options.sinks.size(), options.n_heads)) {
+      return refuse("the size of sinks", static_cast<int64_t>(options.sinks.size()),
+                    "n_heads = " + std::to_string(options.n_heads));
     }
     std::vector<float> out(static_cast<size_t>(n_rows * now.head_dim_v));
     varve_cache_attend_args args = {};
@@ -404,7 +427,10 @@ class AMCKVCache : public KVCache {
                            std::span<const int32_t> values) {
     const size_t n = static_cast<size_t>(n_kv_heads) * static_cast<size_t>(head_dim);
     if (keys.size() != n || values.size() != n) {
-      return Status(VARVE_ERROR_SHAPE_MISMATCH, "keys and values must be [n_kv_heads][head_dim]");
+      return Status(VARVE_ERROR_SHAPE_MISMATCH,
+                    "keys and values must have n_kv_heads*head_dim = " + std::to_string(n) +
+                        " entries, got " + std::to_string(keys.size()) + " and " +
+                        std::to_string(values.size()));
     }
     return Status::of(
         varve_cache_set_channel_order(get(), n_kv_heads, head_dim, keys.data(), values.data()));
@@ -507,13 +533,18 @@ class CacheBuilder {
   /// One cache a layer. A list in bit_width_inlier has one entry for each layer with attention.
   static Result<std::vector<KVCache>> for_model(const ModelShape& model,
                                                 const CacheConfig& config) {
-    if (model.n_layers < 1 || model.n_kv_heads < 1 || model.head_dim_k < 1 ||
-        model.head_dim_v < 0 || model.n_heads % model.n_kv_heads != 0) {
-      return Status(VARVE_ERROR_INVALID_ARGUMENT,
-                    "model shape: n_layers, n_kv_heads and head_dim_k must be at least 1 and "
-                    "n_heads a multiple of "
-                    "n_kv_heads");
+    const auto refuse = [](const char* field, int value, const std::string& rule) {
+      return Status(VARVE_ERROR_INVALID_ARGUMENT, std::string("model.") + field + " must be " +
+                                                      rule + ", got " + std::to_string(value));
+    };
+    if (model.n_layers < 1) return refuse("n_layers", model.n_layers, "at least 1");
+    if (model.n_kv_heads < 1) return refuse("n_kv_heads", model.n_kv_heads, "at least 1");
+    if (model.n_heads < 0 || model.n_heads % model.n_kv_heads != 0) {
+      return refuse("n_heads", model.n_heads,
+                    "a multiple of n_kv_heads = " + std::to_string(model.n_kv_heads));
     }
+    if (model.head_dim_k < 1) return refuse("head_dim_k", model.head_dim_k, "at least 1");
+    if (model.head_dim_v < 0) return refuse("head_dim_v", model.head_dim_v, "at least 0");
     const auto layer_of = [&](int layer) {
       for (const ModelShape::Layer& one : model.layers) {
         if (one.layer == layer) return one;
