@@ -91,7 +91,9 @@ void CellCache::AdoptTables(std::vector<TableSet> tables) {
 
 size_t CellCache::LastKeyStage() const {
   const SideLadder& keys = ladder(Side::kKey);
-  for (size_t s = 1; s < keys.stages.size() && keys.key_error_limit > 0; ++s) {
+  // The width that tokens are written at is the user's choice; the limit is about stepping down.
+  const auto entry = static_cast<size_t>(keys.entry(true));
+  for (size_t s = entry + 1; s < keys.stages.size() && keys.key_error_limit > 0; ++s) {
     if (!keys.stages[s].needs_table) continue;
     for (const TableSet& set : tables_) {
       if (set.bits != keys.stages[s].layout.scheme.bits) continue;

@@ -190,9 +190,11 @@ class HeadCodec {
   /// Stored channels of 16 tokens, [n_stored][16]; a rotated coding's in units of 1 / unit.
   void LoadTile(const std::byte* payload, int half, float unit, float* out) const {
     std::array<float, kTileTokens> gain;
-    const float factor = is_rotated() ? unit / CodebookOf(layout_.scheme.bits).unit : 1.0f;
-    for (size_t t = 0; t < gain.size(); ++t)
-      gain[t] = GainOf(payload, half * kTileTokens + static_cast<int>(t)) * factor;
+    for (size_t t = 0; t < gain.size(); ++t) {
+      gain[t] = GainOf(payload, half * kTileTokens + static_cast<int>(t));
+      // Why not one factor: with unit 1 this is DecodeUnpacked()'s division, to the bit.
+      if (is_rotated()) gain[t] = gain[t] * unit / CodebookOf(layout_.scheme.bits).unit;
+    }
     size_t line = 0;
     for (const CodeRun& run : coding_.used()) {
       TileLoadArgs args;

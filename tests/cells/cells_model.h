@@ -435,7 +435,10 @@ class CellModel {
                 break;
               }
             }
-            if (s == 0 && ErrsTooMuch(stages[stage + 1])) break;
+            if (s == 0 && stage >= static_cast<size_t>(ladder_[0].entry(true)) &&
+                ErrsTooMuch(stages[stage + 1])) {
+              break;
+            }
             block.stage[s] = static_cast<int>(stage + 1);
             if (stages[stage].layout.scheme == stages[stage + 1].layout.scheme) continue;
             ForBlock(at, [&](Cell& c) {
