@@ -111,14 +111,22 @@ VARVE_API varve_status varve_field_get_info(size_t index, varve_field_info* out)
 
 typedef struct varve_cells varve_cells;
 
-typedef enum varve_side { VARVE_KEY = 0, VARVE_VALUE = 1 } varve_side;
-typedef enum varve_type { VARVE_F32 = 0, VARVE_F16 = 1, VARVE_BF16 = 2 } varve_type;
+/* The last entry of an enum is no value of it: it makes any int a defined argument, so that a wrong
+ * one can be refused. */
+typedef enum varve_side { VARVE_KEY = 0, VARVE_VALUE = 1, VARVE_SIDE_INT = 0x7fffffff } varve_side;
+typedef enum varve_type {
+  VARVE_F32 = 0,
+  VARVE_F16 = 1,
+  VARVE_BF16 = 2,
+  VARVE_TYPE_INT = 0x7fffffff
+} varve_type;
 
 /* How RoPE pairs the channels of a key head. */
 typedef enum varve_rope_kind {
   VARVE_ROPE_NONE = 0,   /* each channel stands alone */
   VARVE_ROPE_NORMAL = 1, /* pairs (2i, 2i+1): ggml mode 0 */
-  VARVE_ROPE_NEOX = 2    /* pairs (i, i+n_dims/2): ggml mode 2 */
+  VARVE_ROPE_NEOX = 2,   /* pairs (i, i+n_dims/2): ggml mode 2 */
+  VARVE_ROPE_KIND_INT = 0x7fffffff
 } varve_rope_kind;
 
 typedef struct varve_cells_params {
@@ -356,7 +364,8 @@ VARVE_API varve_status varve_cache_set_channel_order(varve_cache* cache, int32_t
 
 typedef enum varve_axis {
   VARVE_AXIS_CHANNEL = 0, /* a group is one channel of group_size tokens: params [groups][dim] */
-  VARVE_AXIS_TOKEN = 1    /* a group is group_size channels of one token: params [n][groups] */
+  VARVE_AXIS_TOKEN = 1,   /* a group is group_size channels of one token: params [n][groups] */
+  VARVE_AXIS_INT = 0x7fffffff
 } varve_axis;
 
 /* Min/max group quantizer, bits 1..16: scale = max((hi-lo)/(2^bits-1), 1e-8), code =

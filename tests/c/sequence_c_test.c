@@ -41,6 +41,7 @@ static void use_a_cache(const float* data) {
   varve_config* config = NULL;
   varve_cache* cache = NULL;
   varve_cache* copy = NULL;
+  varve_cache* none = NULL;
   EXPECT(varve_config_create(&config) == VARVE_OK);
   EXPECT(varve_config_set_list(config, "age_recent_boundary=32,age_mid_boundary=128") == VARVE_OK);
   EXPECT(varve_cache_create(config, 0, 1, &cache) == VARVE_OK);
@@ -117,13 +118,14 @@ static void use_a_cache(const float* data) {
   EXPECT_ERROR(varve_cache_append(copy, NULL, &keys), VARVE_ERROR_INVALID_ARGUMENT, "keys is NULL");
   EXPECT_ERROR(varve_cache_trim(copy, -1, NULL), VARVE_ERROR_INVALID_ARGUMENT, "-1");
   EXPECT_ERROR(varve_cache_reserve(copy, INT64_MAX), VARVE_ERROR_INVALID_ARGUMENT, "n must be");
-  EXPECT_ERROR(varve_cache_select_rows(copy, rows, -1, &cache), VARVE_ERROR_INVALID_ARGUMENT,
+  EXPECT_ERROR(varve_cache_select_rows(copy, rows, -1, &none), VARVE_ERROR_INVALID_ARGUMENT,
                "n_rows");
   varve_cache_destroy(copy);
+  varve_cache_destroy(cache);
   varve_cache_destroy(NULL);
 
   EXPECT(varve_config_set(config, "age_bits_old", "17") == VARVE_OK);
-  EXPECT_ERROR(varve_cache_create(config, 0, 1, &cache), VARVE_ERROR_BAD_SETTING_VALUE,
+  EXPECT_ERROR(varve_cache_create(config, 0, 1, &none), VARVE_ERROR_BAD_SETTING_VALUE,
                "age_bits_old must be 1..16, got 17");
   EXPECT_ERROR(varve_config_set(config, "age_bits_odl", "2"), VARVE_ERROR_UNKNOWN_SETTING,
                "age_bits_old");
