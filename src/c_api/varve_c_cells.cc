@@ -35,6 +35,8 @@ Result<RopePairing> PairingOf(varve_rope_kind kind) {
       return RopePairing::kInterleaved;
     case VARVE_ROPE_NEOX:
       return RopePairing::kHalves;
+    case VARVE_ROPE_KIND_INT:
+      break;
   }
   return Status(StatusCode::kInvalidArgument,
                 "rope_kind=" + std::to_string(static_cast<int>(kind)) +
