@@ -36,9 +36,9 @@ constexpr std::array<MethodFacts, 5> kFacts = {{
 }};
 
 constexpr std::array<std::pair<const char*, const char*>, 4> kPresetBlurbs = {{
-    {"safe", "a fifth of stock q4_0's KLD or less, at about q4_0's size"},
-    {"balanced", "the default: a third of stock q4_0's KLD or less, with fewer bits"},
-    {"small", "the fewest bits: half of stock q4_0's KLD or less"},
+    {"safe", "a fifth of stock q4_0's KLD or less"},
+    {"balanced", "the default: a third of stock q4_0's KLD or less"},
+    {"small", "half of stock q4_0's KLD or less"},
     {"seed", "the arithmetic of the original 8/4/2 cache, for comparison"},
 }};
 
