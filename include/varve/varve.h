@@ -240,8 +240,8 @@ typedef struct varve_cells_stats {
 
 VARVE_API varve_status varve_cells_get_stats(const varve_cells* cells, varve_cells_stats* out);
 
-/* Bytes that one layer with these parameters will hold once n_tokens have been written in order. Keys
- * that key_error_limit keeps finer depend on the model's own keys and come on top. */
+/* Bytes that one layer with these parameters will hold once n_tokens have been written in order.
+ * Keys that key_error_limit keeps finer depend on the model's own keys and come on top. */
 VARVE_API varve_status varve_cells_estimate(const varve_config* config,
                                             const varve_cells_params* params, int64_t n_tokens,
                                             uint64_t* packed_bytes);
