@@ -1,13 +1,18 @@
 // varve estimate: bytes of the KV cache for each method and preset, before anything is loaded.
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <climits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "commands.h"
+#include "llm/model.h"
+#include "llm/plugin.h"
 #include "measure/estimate.h"
+#include "measure/key_bits.h"
 #include "support/failure.h"
 #include "support/output.h"
 #include "support/table.h"
@@ -25,6 +30,7 @@ struct Options {
   std::string methods;
   std::vector<std::string> sets;
   int batch = 512;
+  bool measure = false;
   bool json = false;
 };
 
@@ -64,7 +70,42 @@ Json ShapeJson(const ModelShape& shape) {
           {"kv_layers", layers}};
 }
 
+/// Where the keys of each cache end; nothing for those that every layer ends alike in.
+std::vector<KeyBits> MeasureAll(const Options& options, const ModelShape& shape,
+                                const std::vector<CacheSpec>& caches) {
+  std::vector<KeyBits> key_bits(caches.size());
+  ModelPtr model;
+  Progress progress("estimate");
+  for (size_t c = 0; c < caches.size(); ++c) {
+    const CacheEstimate estimate = EstimateCache(caches[c], shape, shape.n_ctx);
+    if (estimate.bytes == estimate.most_bytes) continue;
+    Plugin& plugin = Plugin::Get(options.model.plugin);
+    if (!model) model = LoadModel(options.model.model, plugin.device());
+    key_bits[c] =
+        MeasureKeyBits(model.get(), caches[c], plugin, options.model.threads, [&](int done) {
+          CheckInterrupt();
+          progress.Update(static_cast<double>(c) + done / static_cast<double>(kKeyBitsTokens),
+                          static_cast<double>(caches.size()), caches[c].label);
+        });
+  }
+  return key_bits;
+}
+
+/// "keys of layers 0, 3-5 wider" for those whose keys end wider than most layers' do.
+std::string WiderKeys(const KeyBits& key_bits) {
+  int least = INT_MAX;
+  for (const auto& [layer, bits] : key_bits) least = std::min(least, bits);
+  std::vector<int> wider;
+  for (const auto& [layer, bits] : key_bits) {
+    if (bits > least) wider.push_back(layer);
+  }
+  if (wider.empty()) return "";
+  return fmt::format("wider keys in {} layer{}: {}", wider.size(), wider.size() == 1 ? "" : "s",
+                     fmt::join(wider, ", "));
+}
+
 void Run(const Options& options) {
+  CatchInterrupt();
   const int n_ctx = options.ctx == "0" ? 0 : ParseTokens("--ctx", options.ctx);
   const std::vector<CacheSpec> caches =
       options.methods.empty() ? UsualCaches() : ParseCaches(options.methods, options.sets);
@@ -85,22 +126,36 @@ void Run(const Options& options) {
   json["n_tokens"] = n_tokens;
   json["f16_bytes"] = f16_bytes;
   json["methods"] = Json::array();
-  Table table({"<cache", "bytes", "bits/element", "of f16", "with weights", "<note"});
-  for (const CacheSpec& cache : caches) {
-    const CacheEstimate estimate = EstimateCache(cache, shape, n_tokens);
+  const std::vector<KeyBits> key_bits =
+      options.measure ? MeasureAll(options, shape, caches) : std::vector<KeyBits>(caches.size());
+  std::vector<CacheEstimate> estimates;
+  for (size_t c = 0; c < caches.size(); ++c) {
+    estimates.push_back(
+        EstimateCache(caches[c], shape, n_tokens, options.measure ? &key_bits[c] : nullptr));
+  }
+  const bool ranges = std::any_of(estimates.begin(), estimates.end(),
+                                  [](const CacheEstimate& e) { return e.bytes != e.most_bytes; });
+  Table table(
+      {"<cache", "bytes", "bits/element", "of f16", "with weights", ranges ? "at most" : "<note"});
+  for (size_t c = 0; c < caches.size(); ++c) {
+    const CacheSpec& cache = caches[c];
+    const CacheEstimate& estimate = estimates[c];
     Json row = {{"name", cache.label}, {"stock", cache.stock}, {"settings", cache.settings}};
     if (!estimate.reason.empty()) {
       row["unsupported_reason"] = estimate.reason;
-      table.AddRow({cache.label, "-", "-", "-", "-", "library only"});
+      table.AddRow({cache.label, "library only", "-", "-", "-"});
     } else {
       const double ratio = static_cast<double>(estimate.bytes) / static_cast<double>(f16_bytes);
       row["bytes"] = estimate.bytes;
       row["bits_per_element"] = estimate.bits;
       row["ratio_to_f16"] = ratio;
+      row["most_bytes"] = estimate.most_bytes;
+      row["most_bits_per_element"] = estimate.most_bits;
+      const bool known = estimate.bytes == estimate.most_bytes;
       table.AddRow({cache.label, FormatBytes(estimate.bytes), fmt::format("{:.2f}", estimate.bits),
                     fmt::format("{:.1f} %", 100 * ratio),
                     FormatBytes(estimate.bytes + shape.weight_bytes),
-                    cache.stock ? "llama.cpp's own" : ""});
+                    !known ? FormatBytes(estimate.most_bytes) : WiderKeys(key_bits[c])});
     }
     json["methods"].push_back(row);
   }
@@ -108,11 +163,19 @@ void Run(const Options& options) {
     WriteJson(json);
     return;
   }
-  WriteStdout(
-      fmt::format("{}\n{}: {} layers with a KV cache of {}, {}\ncontext {} tokens, all cells used; "
-                  "weights {}\n\n{}",
-                  shape.path, shape.description, shape.layers.size(), shape.n_layers, KindOf(shape),
-                  shape.n_ctx, n_tokens, FormatBytes(shape.weight_bytes), table.ToString()));
+  std::string out = fmt::format(
+      "{}\n{}: {} layers with a KV cache of {}, {}\ncontext {} tokens, {}; "
+      "weights {}\n\n{}",
+      shape.path, shape.description, shape.layers.size(), shape.n_layers, KindOf(shape),
+      shape.n_ctx, n_tokens == shape.n_ctx ? "all cells used" : fmt::format("{} used", n_tokens),
+      FormatBytes(shape.weight_bytes), table.ToString());
+  if (ranges) {
+    out += fmt::format(
+        "\nat most: if key_error_limit held back the keys of every layer. Which it does depends on "
+        "the\nmodel; --measure runs {} tokens of it to see.\n",
+        kKeyBitsTokens);
+  }
+  WriteStdout(out);
 }
 
 }  // namespace
@@ -124,7 +187,7 @@ void AddEstimate(CLI::App& app) {
                  "  varve estimate --model smollm2.gguf --ctx 8k\n"
                  "  varve estimate --model smollm2.gguf --ctx 32k --methods q4_0,age_tiered \\\n"
                  "      --set age_bits_old=3");
-  AddModelOptions(command, &options->model, false);
+  AddModelOptions(command, &options->model, true);
   command
       ->add_option("-c,--ctx", options->ctx,
                    "context in tokens, like 4096 or 32k; 0 is the model's own")
@@ -139,6 +202,8 @@ void AddEstimate(CLI::App& app) {
                    "physical batch; a sliding window's cache grows with it")
       ->capture_default_str()
       ->check(InRange(1, 1 << 20));
+  command->add_flag("--measure", options->measure,
+                    "run a short text to see which layers' keys key_error_limit holds back");
   command->add_flag("--json", options->json, "JSON (schema docs/cli/schema/estimate.json)");
   command->callback([options] { Run(*options); });
 }

@@ -222,6 +222,7 @@ Json ToJson(const Options& options, const CacheSpec& cache, const Generation& ge
                 {"f16_bytes", layer.f16_bytes},
                 {"tokens", layer.n_tokens},
                 {"tier_tokens", nullptr},
+                {"last_key_bits", nullptr},
                 {"append_seconds", nullptr},
                 {"retier_seconds", nullptr},
                 {"attend_seconds", nullptr}};
@@ -229,6 +230,7 @@ Json ToJson(const Options& options, const CacheSpec& cache, const Generation& ge
       row["compute_latency_ms"] =
           1e3 * (layer.append_seconds + layer.retier_seconds) / std::max(1, generation.n_calls);
       row["tier_tokens"] = TierJson(layer);
+      row["last_key_bits"] = layer.last_key_bits;
       row["append_seconds"] = layer.append_seconds;
       row["retier_seconds"] = layer.retier_seconds;
       row["attend_seconds"] = layer.attend_seconds;
@@ -253,12 +255,13 @@ Json ToJson(const Options& options, const CacheSpec& cache, const Generation& ge
 
 void PrintTables(const CacheSpec& cache, const Generation& generation,
                  const std::vector<LayerReport>& reports) {
-  Table table({"layer", "recent", "mid", "old", "sink", "held", "as f16", "ratio", "append",
-               "demote", "attend"});
+  Table table({"layer", "recent", "mid", "old", "sink", "K bits", "held", "as f16", "ratio",
+               "append", "demote", "attend"});
   const auto add = [&](const std::string& name, const LayerFigures& layer) {
     std::vector<std::string> row = {name};
     for (int64_t tokens : layer.tier_tokens)
       row.push_back(cache.stock ? "-" : fmt::format("{}", tokens));
+    row.push_back(layer.last_key_bits > 0 ? std::to_string(layer.last_key_bits) : "");
     const double ratio = static_cast<double>(layer.f16_bytes) /
                          static_cast<double>(std::max<uint64_t>(layer.packed_bytes, 1));
     row.insert(row.end(), {FormatBytes(layer.packed_bytes), FormatBytes(layer.f16_bytes),
@@ -345,6 +348,7 @@ void AddProfile(CLI::App& app) {
   command
       ->add_option("-f,--prompt-file", options->prompt_file,
                    "file with the text to continue; - is stdin")
+      ->type_name("FILE")
       ->excludes(prompt);
   command->add_option("-n,--max-tokens", options->max_tokens, "tokens to generate")
       ->capture_default_str()

@@ -15,6 +15,7 @@
 #include "llm/model_shape.h"
 #include "llm/plugin.h"
 #include "measure/estimate.h"
+#include "measure/key_bits.h"
 #include "measure/lockstep.h"
 #include "measure/quality.h"
 #include "support/failure.h"
@@ -56,7 +57,9 @@ struct Options {
 
 struct Row {
   Candidate candidate;
-  uint64_t kv_bytes = 0;
+  CacheSpec cache;
+  std::optional<KeyBits> key_bits;  ///< measured
+  uint64_t kv_bytes = 0;            ///< the most it can be as long as key_bits are not known
   uint64_t total_bytes = 0;
   bool fits = false;
   std::optional<Interval> kld;  ///< measured
@@ -75,20 +78,54 @@ uint64_t AvailableRam() {
 
 uint64_t OtherBytes(const ModelShape& shape) { return shape.weight_bytes + shape.compute_bytes; }
 
-/// The longest context, in steps of 256 tokens, for which `cache` fits into ram; 0 if none does.
-int LongestContext(const CacheSpec& cache, const std::string& path, int longest, uint64_t ram) {
+uint64_t KvBytes(const Row& row, const ModelShape& shape) {
+  return EstimateCache(row.cache, shape, shape.n_ctx, row.key_bits ? &*row.key_bits : nullptr)
+      .most_bytes;
+}
+
+void FillSizes(std::vector<Row>& rows, const ModelShape& shape, uint64_t ram) {
+  for (Row& row : rows) {
+    row.kv_bytes = KvBytes(row, shape);
+    row.total_bytes = row.kv_bytes + OtherBytes(shape);
+    row.fits = row.total_bytes <= ram;
+  }
+}
+
+/// The longest context, in steps of 256 tokens, for which a cache fits into ram; 0 if none does.
+int LongestContext(const Row& row, const std::string& path, int longest, uint64_t ram) {
   int fits = 0;
   int too_long = longest / 256 + 1;
   while (fits + 1 < too_long) {
     const int middle = (fits + too_long) / 2;
     const ModelShape shape = ReadModelShape(path, middle * 256, kBatch);
-    const bool ok = EstimateCache(cache, shape, shape.n_ctx).bytes + OtherBytes(shape) <= ram;
+    const bool ok = KvBytes(row, shape) + OtherBytes(shape) <= ram;
     (ok ? fits : too_long) = middle;
   }
   return fits * 256;
 }
 
-void Measure(const Options& options, std::vector<Row>& rows) {
+/// Where the keys of each candidate end. Worth running the model for only if the answer hangs on
+/// it: no cache of llama.cpp's own is taken, and the weights fit.
+void MeasureKeys(const Options& options, const ModelShape& shape, uint64_t ram,
+                 std::vector<Row>& rows) {
+  const bool stock_fits = std::any_of(rows.begin(), rows.end(),
+                                      [](const Row& row) { return row.cache.stock && row.fits; });
+  if (stock_fits || OtherBytes(shape) > ram || FindPlugin(options.model.plugin).empty()) return;
+  Plugin& plugin = Plugin::Get(options.model.plugin);
+  const ModelPtr model = LoadModel(options.model.model, plugin.device());
+  Progress progress("recommend");
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i].cache.stock) continue;
+    rows[i].key_bits =
+        MeasureKeyBits(model.get(), rows[i].cache, plugin, options.model.threads, [&](int done) {
+          CheckInterrupt();
+          progress.Update(static_cast<double>(i) + done / static_cast<double>(kKeyBitsTokens),
+                          static_cast<double>(rows.size()), rows[i].candidate.name);
+        });
+  }
+}
+
+void MeasureQuality(const Options& options, std::vector<Row>& rows) {
   const std::string text = ReadText("--text", options.text);
   Plugin& plugin = Plugin::Get(options.model.plugin);
   const ModelPtr model = LoadModel(options.model.model, plugin.device());
@@ -130,8 +167,7 @@ Json Advice(const Options& options, const ModelShape& shape, const std::vector<R
   const Row& smallest = *std::min_element(rows.begin(), rows.end(), [](const Row& a, const Row& b) {
     return a.total_bytes < b.total_bytes;
   });
-  const int context = LongestContext(ParseCache(smallest.candidate.name, {}), options.model.model,
-                                     shape.n_ctx, ram);
+  const int context = LongestContext(smallest, options.model.model, shape.n_ctx, ram);
   std::string text;
   if (OtherBytes(shape) > ram) {
     text = fmt::format(
@@ -162,13 +198,15 @@ void Run(const Options& options) {
   }
   std::vector<Row> rows;
   for (const Candidate& candidate : kCandidates) {
-    Row row{candidate, 0, 0, false, std::nullopt};
-    row.kv_bytes = EstimateCache(ParseCache(candidate.name, {}), shape, shape.n_ctx).bytes;
-    row.total_bytes = row.kv_bytes + OtherBytes(shape);
-    row.fits = row.total_bytes <= ram;
-    rows.push_back(row);
+    Row row;
+    row.candidate = candidate;
+    row.cache = ParseCache(candidate.name, {});
+    rows.push_back(std::move(row));
   }
-  if (!options.text.empty()) Measure(options, rows);
+  FillSizes(rows, shape, ram);
+  MeasureKeys(options, shape, ram, rows);
+  if (!options.text.empty()) MeasureQuality(options, rows);
+  FillSizes(rows, shape, ram);
   const auto chosen =
       std::find_if(rows.begin(), rows.end(), [](const Row& row) { return row.fits; });
 
@@ -182,10 +220,12 @@ void Run(const Options& options) {
   json["candidates"] = Json::array();
   Table table({"<cache", "KV cache", "with weights and scratch", "<fits", "<quality"});
   for (const Row& row : rows) {
-    table.AddRow({row.candidate.name, FormatBytes(row.kv_bytes), FormatBytes(row.total_bytes),
-                  row.fits ? "yes" : "no", Quality(row)});
+    const bool known = row.cache.stock || row.key_bits;
+    table.AddRow({row.candidate.name, (known ? "" : "at most ") + FormatBytes(row.kv_bytes),
+                  FormatBytes(row.total_bytes), row.fits ? "yes" : "no", Quality(row)});
     json["candidates"].push_back({{"name", row.candidate.name},
                                   {"kv_bytes", row.kv_bytes},
+                                  {"kv_bytes_known", row.cache.stock || row.key_bits.has_value()},
                                   {"total_bytes", row.total_bytes},
                                   {"fits", row.fits},
                                   {"quality", Quality(row)},

@@ -28,7 +28,8 @@ CacheContext::CacheContext(llama_model* model, const CacheSpec& cache, Plugin* p
 std::vector<LayerFigures> CacheContext::Figures() const {
   std::vector<LayerFigures> layers;
   if (!plugin_) return layers;
-  for (const Json& held : plugin_->Stats().at("caches")) {
+  const Json stats = plugin_->Stats();
+  for (const Json& held : stats.at("caches")) {
     const int64_t id = held.value("id", int64_t{-1});
     if (id < first_cache_ || id >= end_cache_) continue;
     if (held.value("plain_layers", 0) > 0) {
@@ -47,6 +48,7 @@ std::vector<LayerFigures> CacheContext::Figures() const {
       figures.append_seconds = entry.at("append_seconds");
       figures.retier_seconds = entry.at("retier_seconds");
       figures.attend_seconds = entry.at("attend_seconds");
+      figures.last_key_bits = entry.at("last_key_bits");
       layers.push_back(figures);
     }
   }

@@ -21,6 +21,7 @@ struct LayerFigures {
   double append_seconds = 0;
   double retier_seconds = 0;
   double attend_seconds = 0;
+  int last_key_bits = 0;  ///< width that the keys end at
 };
 
 class CacheContext {

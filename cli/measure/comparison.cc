@@ -25,6 +25,7 @@ Json LayersJson(const std::vector<LayerFigures>& layers) {
     json.push_back({{"layer", layer.layer},
                     {"tokens", layer.n_tokens},
                     {"tier_tokens", layer.tier_tokens},
+                    {"last_key_bits", layer.last_key_bits},
                     {"packed_bytes", layer.packed_bytes},
                     {"f16_bytes", layer.f16_bytes}});
   }
@@ -51,6 +52,7 @@ ChunkScores ChunkFromJson(const Json& json) {
     layer.n_tokens = entry.at("tokens");
     const auto tiers = entry.at("tier_tokens").get<std::vector<int64_t>>();
     std::copy_n(tiers.begin(), std::min<size_t>(tiers.size(), VARVE_MAX_TIERS), layer.tier_tokens);
+    layer.last_key_bits = entry.at("last_key_bits");
     layer.packed_bytes = entry.at("packed_bytes");
     layer.f16_bytes = entry.at("f16_bytes");
     scores.layers.push_back(layer);
@@ -168,17 +170,14 @@ Json CurveJson(const CacheFigures& figures) {
   return curve;
 }
 
-Json MemoryJson(const CacheSpec& cache, const ModelShape& shape) {
+Json MemoryJson(const CacheSpec& cache, const ModelShape& shape, const KeyBits& key_bits) {
   Json curve = Json::array();
-  if (!cache.stock) {
-    for (int64_t n = 256; n <= shape.n_ctx; n *= 2) {
-      curve.push_back({{"n_tokens", n}, {"bytes", EstimateCache(cache, shape, n).bytes}});
-    }
-  }
-  if (cache.stock || curve.empty() || curve.back().at("n_tokens") != shape.n_ctx) {
-    curve.push_back(
-        {{"n_tokens", shape.n_ctx}, {"bytes", EstimateCache(cache, shape, shape.n_ctx).bytes}});
-  }
+  const auto add = [&](int64_t n) {
+    const CacheEstimate estimate = EstimateCache(cache, shape, n, &key_bits);
+    curve.push_back({{"n_tokens", n}, {"bytes", estimate.bytes}});
+  };
+  for (int64_t n = 256; n < shape.n_ctx && !cache.stock; n *= 2) add(n);
+  add(shape.n_ctx);
   return curve;
 }
 
@@ -296,7 +295,7 @@ Json ComparisonJson(const ComparisonPlan& plan, const ModelShape& shape,
     row["errors"] = ErrorJson(figure.errors);
     row["speed"] = plan.n_decode > 0 ? ToJson(figure.speed) : Json(nullptr);
     row["kld_by_position"] = CurveJson(figure);
-    row["memory_by_context"] = MemoryJson(cache, shape);
+    row["memory_by_context"] = MemoryJson(cache, shape, KeyBitsOf(layers));
     row["layers"] = LayersJson(layers);
     json["methods"].push_back(row);
   }

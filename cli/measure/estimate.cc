@@ -5,30 +5,54 @@
 #include "support/failure.h"
 
 namespace varve::cli {
+namespace {
 
-CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int64_t n_tokens) {
+constexpr int kNotHeldBack = 0;
+constexpr int kHeldBack = 16;
+
+/// Bytes of one layer; false when the plugin cannot hold the cache.
+bool LayerBytes(const CacheSpec& cache, const varve_cells_params& params, int64_t n_tokens,
+                int last_key_bits, uint64_t* bytes) {
+  const varve_status status =
+      varve_cells_estimate(cache.config.get(), &params, n_tokens, last_key_bits, bytes);
+  if (status == VARVE_ERROR_UNSUPPORTED) return false;
+  if (status != VARVE_OK) Fail(ExitCode::kUsage, "{}: {}", cache.label, varve_last_error());
+  return true;
+}
+
+}  // namespace
+
+CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int64_t n_tokens,
+                            const KeyBits* key_bits) {
   CacheEstimate estimate;
   estimate.label = cache.label;
   if (cache.stock) {
-    estimate.bytes = shape.StockBytes(cache.type_k, cache.type_v);
-    estimate.bits = 8.0 * static_cast<double>(estimate.bytes) /
-                    static_cast<double>(shape.Elements(shape.n_ctx));
-    return estimate;
+    estimate.bytes = estimate.most_bytes = shape.StockBytes(cache.type_k, cache.type_v);
+    n_tokens = shape.n_ctx;
   }
   for (const LayerShape& layer : shape.layers) {
+    if (cache.stock) break;
     const varve_cells_params params = layer.CellsParams(shape.n_layers);
+    const int64_t n_held = std::min<int64_t>(n_tokens, layer.n_cells);
+    int least = kNotHeldBack;
+    int most = kHeldBack;
+    if (key_bits) {
+      const auto known = key_bits->find(layer.layer);
+      least = most = known == key_bits->end() ? kNotHeldBack : known->second;
+    }
     uint64_t bytes = 0;
-    const varve_status status = varve_cells_estimate(
-        cache.config.get(), &params, std::min<int64_t>(n_tokens, layer.n_cells), &bytes);
-    if (status == VARVE_ERROR_UNSUPPORTED) {
+    uint64_t most_bytes = 0;
+    if (!LayerBytes(cache, params, n_held, least, &bytes) ||
+        !LayerBytes(cache, params, n_held, most, &most_bytes)) {
       estimate.reason = varve_last_error();
       return estimate;
     }
-    if (status != VARVE_OK) Fail(ExitCode::kUsage, "{}: {}", cache.label, varve_last_error());
     estimate.bytes += bytes;
+    estimate.most_bytes += most_bytes;
   }
-  estimate.bits =
-      8.0 * static_cast<double>(estimate.bytes) / static_cast<double>(shape.Elements(n_tokens));
+  const auto elements = static_cast<double>(shape.Elements(n_tokens));
+  estimate.bits = 8.0 * static_cast<double>(estimate.bytes) / elements;
+  estimate.most_bits = 8.0 * static_cast<double>(estimate.most_bytes) / elements;
   return estimate;
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "llm/model_shape.h"
+#include "measure/key_bits.h"
 #include "support/methods.h"
 
 namespace varve::cli {
@@ -15,13 +16,16 @@ namespace varve::cli {
 struct CacheEstimate {
   std::string label;
   uint64_t bytes = 0;
-  double bits = 0;     ///< bits an element of K and V, all in
+  double bits = 0;          ///< bits an element of K and V, all in
+  uint64_t most_bytes = 0;  ///< if key_error_limit held back the keys of every layer
+  double most_bits = 0;
   std::string reason;  ///< why the cache cannot be held by the plugin; "" if it can
 };
 
 /// Bytes after n_tokens of one sequence. A stock cache is allotted whole at the start, a cache of
-/// varve grows.
-CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int64_t n_tokens);
+/// varve grows. With key_bits, which a run has told, bytes and most_bytes are the same.
+CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int64_t n_tokens,
+                            const KeyBits* key_bits = nullptr);
 
 /// f16, q8_0, q4_0, the presets and the methods that the plugin takes.
 std::vector<CacheSpec> UsualCaches();

@@ -216,6 +216,22 @@ CacheSpec ParseCache(const std::string& text, const std::vector<std::string>& se
   return spec;
 }
 
+CacheSpec WithSettings(const CacheSpec& cache, const std::vector<std::string>& sets) {
+  CacheSpec changed;
+  changed.label = cache.label;
+  changed.method = cache.method;
+  changed.settings = cache.settings;
+  varve_config* raw = nullptr;
+  Check(varve_config_clone(cache.config.get(), &raw), cache.label);
+  changed.config.reset(raw);
+  for (const std::string& set : sets) {
+    Check(varve_config_set_list(raw, set.c_str()), "--set " + set);
+    changed.settings += (changed.settings.empty() ? "" : ",") + set;
+  }
+  Check(varve_config_check(raw), cache.label);
+  return changed;
+}
+
 std::vector<CacheSpec> ParseCaches(const std::string& list, const std::vector<std::string>& sets) {
   std::vector<CacheSpec> caches;
   std::vector<bool> used(sets.size(), false);

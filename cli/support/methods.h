@@ -50,6 +50,9 @@ std::string ConfigDifferences(const varve_config* config);
 /// use.
 CacheSpec ParseCache(const std::string& text, const std::vector<std::string>& sets);
 
+/// The same cache of varve with further key=value settings, which have to be valid.
+CacheSpec WithSettings(const CacheSpec& cache, const std::vector<std::string>& sets);
+
 /// Parses a comma list. A `set` has to be of use to at least one cache in it; the others go
 /// without.
 std::vector<CacheSpec> ParseCaches(const std::string& list, const std::vector<std::string>& sets);

@@ -236,15 +236,19 @@ typedef struct varve_cells_stats {
   uint64_t f16_bytes;                 /* what f16 rows of the written cells would take */
   uint64_t n_demotions, n_promotions; /* payloads coded anew; K and V of a block count apart */
   double append_seconds, retier_seconds, attend_seconds;
+  int32_t last_key_bits; /* width that keys end at; once tables are fitted, wider than the settings
+                            say where key_error_limit holds this layer's keys back */
 } varve_cells_stats;
 
 VARVE_API varve_status varve_cells_get_stats(const varve_cells* cells, varve_cells_stats* out);
 
 /* Bytes that one layer with these parameters will hold once n_tokens have been written in order.
- * Keys that key_error_limit keeps finer depend on the model's own keys and come on top. */
+ * Where key_error_limit stops a layer's keys depends on the model: last_key_bits is what
+ * varve_cells_stats of a run says, or 0: nowhere, or 16: at the width they are written in, the most
+ * that the limit can do. */
 VARVE_API varve_status varve_cells_estimate(const varve_config* config,
                                             const varve_cells_params* params, int64_t n_tokens,
-                                            uint64_t* packed_bytes);
+                                            int32_t last_key_bits, uint64_t* packed_bytes);
 
 /* ---- Sequence caches: whole sequences, tensors [B,H,S,D], the seeds' methods
  * -------------------------------------- */

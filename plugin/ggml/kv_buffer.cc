@@ -170,6 +170,7 @@ ggml_status KvBuffer::InitTensor(const ggml_tensor* tensor, bool is_compute) {
                                            return x->offset < y->offset;
                                          }),
                         &taken);
+      CountLayersOfModels();
       return GGML_STATUS_SUCCESS;
     }
   }
@@ -184,9 +185,6 @@ KvLayer* KvBuffer::LayerFor(const std::string& tag, int index) {
     if (layer->index() == index && layer->tag() == tag) return layer.get();
   }
   layers_.push_back(std::make_unique<KvLayer>(index, tag, config_, &range_, &mutex_));
-  int n_layers = 0;
-  for (const auto& layer : layers_) n_layers = std::max(n_layers, layer->index() + 1);
-  for (const auto& layer : layers_) layer->set_n_layers(n_layers);
   return layers_.back().get();
 }
 

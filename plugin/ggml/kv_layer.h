@@ -3,6 +3,7 @@
 #ifndef VARVE_PLUGIN_GGML_KV_LAYER_H_
 #define VARVE_PLUGIN_GGML_KV_LAYER_H_
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -118,7 +119,7 @@ class KvLayer {
   const ConfigPtr config_;
   AddressRange* const range_;
   std::mutex* const mutex_;
-  int n_layers_ = 1;
+  std::atomic<int> n_layers_ = 1;
   KvTensor key_;
   KvTensor value_;
   HeadShape key_heads_;

@@ -89,7 +89,7 @@ double Settings::F16Ratio() const {
   params.rope_kind = VARVE_ROPE_NEOX;
   params.n_rope_dims = kTypicalHeadDim;
   uint64_t packed_bytes = 0;
-  if (varve_cells_estimate(config().get(), &params, kTypicalTokens, &packed_bytes) != VARVE_OK ||
+  if (varve_cells_estimate(config().get(), &params, kTypicalTokens, 0, &packed_bytes) != VARVE_OK ||
       packed_bytes == 0) {
     return 1.0;
   }

@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <ctime>
+#include <map>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -90,12 +91,12 @@ std::string LayerJson(int layer, const varve_cells_stats& stats) {
       text, sizeof(text),
       "{\"layer\": %d, \"tokens\": %lld, \"packed_bytes\": %llu, \"payload_bytes\": %llu, "
       "\"f16_bytes\": %llu, \"append_seconds\": %.6f, \"retier_seconds\": %.6f, "
-      "\"attend_seconds\": %.6f, \"tier_tokens\": ",
+      "\"attend_seconds\": %.6f, \"last_key_bits\": %d, \"tier_tokens\": ",
       layer, static_cast<long long>(stats.n_tokens),
       static_cast<unsigned long long>(stats.packed_bytes),
       static_cast<unsigned long long>(stats.payload_bytes),
       static_cast<unsigned long long>(stats.f16_bytes), stats.append_seconds, stats.retier_seconds,
-      stats.attend_seconds);
+      stats.attend_seconds, static_cast<int>(stats.last_key_bits));
   return text + TierTokensJson(stats.tier_tokens) + "}";
 }
 
@@ -309,6 +310,27 @@ void UnregisterBuffer(KvBuffer* buffer) {
   if (state.closed.size() == kClosedKept) state.closed.erase(state.closed.begin());
   state.closed.push_back(std::move(figures));
   WriteFileLocked(state);
+}
+
+void CountLayersOfModels() {
+  State& state = Global();
+  const std::lock_guard lock(state.mutex);
+  std::map<int, std::vector<KvLayer*>> model;  // layers of one number may differ in their tag
+  const auto close_model = [&] {
+    for (const auto& [index, layers] : model) {
+      for (KvLayer* layer : layers) layer->set_n_layers(model.rbegin()->first + 1);
+    }
+    model.clear();
+  };
+  for (const KvBuffer* buffer : state.buffers) {
+    const auto& layers = buffer->layers();
+    if (std::any_of(layers.begin(), layers.end(),
+                    [&](const auto& layer) { return model.count(layer->index()) > 0; })) {
+      close_model();
+    }
+    for (const auto& layer : layers) model[layer->index()].push_back(layer.get());
+  }
+  close_model();
 }
 
 void NoteBackendCreated() { Global().backend_created = true; }

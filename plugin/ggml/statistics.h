@@ -21,6 +21,11 @@ void RegisterBuffer(KvBuffer* buffer);
 /// Tells a buffer's last figures and forgets it.
 void UnregisterBuffer(KvBuffer* buffer);
 
+/// Tells every layer how many its model has. llama.cpp gives layers with a sliding window a buffer
+/// of their own, made next to that of the others: open buffers in the order they were made are of
+/// one model for as long as no layer is in two of them.
+void CountLayersOfModels();
+
 /// A context has been made on the device (it may still keep its KV elsewhere).
 void NoteBackendCreated();
 

@@ -259,17 +259,19 @@ varve_status varve_cells_get_stats(const varve_cells* cells, varve_cells_stats* 
     out->append_seconds = stats.append_seconds;
     out->retier_seconds = stats.retier_seconds;
     out->attend_seconds = stats.attend_seconds;
+    out->last_key_bits = stats.last_key_bits;
     return Status();
   });
 }
 
 varve_status varve_cells_estimate(const varve_config* config, const varve_cells_params* params,
-                                  int64_t n_tokens, uint64_t* packed_bytes) {
+                                  int64_t n_tokens, int32_t last_key_bits, uint64_t* packed_bytes) {
   return Guard([&]() -> Status {
     VARVE_RETURN_IF_ERROR(CheckNotNull(packed_bytes, "packed_bytes"));
     auto setup = varve::SetUpLayer(config, params);
     if (!setup.ok()) return setup.status();
-    auto bytes = varve::EstimateCellBytes(setup.value().settings, setup.value().shape, n_tokens);
+    auto bytes = varve::EstimateCellBytes(setup.value().settings, setup.value().shape, n_tokens,
+                                          last_key_bits);
     if (!bytes.ok()) return bytes.status();
     *packed_bytes = bytes.value();
     return Status();

@@ -277,6 +277,7 @@ CellStats CellCache::Stats() const {
   stats.append_seconds = append_seconds_;
   stats.retier_seconds = retier_seconds_;
   stats.attend_seconds = attend_seconds_;
+  stats.last_key_bits = stage(Side::kKey, last_key_stage_).layout.scheme.bits;
   stats.packed_bytes = store_.held_bytes() + held_side_bytes();
   stats.payload_bytes = store_.live_bytes();
   for (const Stream& stream : streams_) {

@@ -53,6 +53,7 @@ struct CellStats {
   double append_seconds = 0.0;
   double retier_seconds = 0.0;
   double attend_seconds = 0.0;
+  int last_key_bits = 0;  ///< width of the last stage that keys go down to
 };
 
 /// One attention call over the first n_cells cells of a stream; strides in elements, the rest as
@@ -109,7 +110,7 @@ class CellCache {
   CellStats Stats() const;
 
   /// As EstimateCellBytes, for this cache's settings.
-  Result<uint64_t> EstimateBytes(int64_t n_tokens) const;
+  Result<uint64_t> EstimateBytes(int64_t n_tokens, int last_key_bits) const;
 
   const CellShape& shape() const { return shape_; }
   int head_dim(Side side) const {
@@ -312,10 +313,11 @@ class CellCache {
 };
 
 /// Bytes that CellCache::Stats().packed_bytes has once n_tokens (at most n_cells * n_streams) were
-/// written in order, token by token and stream by stream, each with its query rows. Errors as
-/// Create, and kInvalidArgument for n_tokens.
+/// written in order, token by token and stream by stream, each with its query rows. last_key_bits:
+/// key_error_limit keeps keys from narrower stages (CellStats::last_key_bits); 0: from none.
+/// Errors as Create, and kInvalidArgument for n_tokens.
 [[nodiscard]] Result<uint64_t> EstimateCellBytes(const Settings& settings, const CellShape& shape,
-                                                 int64_t n_tokens);
+                                                 int64_t n_tokens, int last_key_bits = 0);
 
 }  // namespace varve
 

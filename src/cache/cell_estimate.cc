@@ -14,7 +14,8 @@ namespace varve {
 /// come in order.
 class CellCache::Estimate {
  public:
-  explicit Estimate(const CellCache& cache) : cache_(cache) {}
+  Estimate(const CellCache& cache, int last_key_bits)
+      : cache_(cache), last_key_stage_(LastKeyStage(cache.ladder(Side::kKey), last_key_bits)) {}
 
   void Run(int64_t n_tokens) {
     for (int64_t left = n_tokens; left > 0; left -= cache_.shape_.n_cells) {
@@ -46,6 +47,15 @@ class CellCache::Estimate {
   }
 
  private:
+  static size_t LastKeyStage(const SideLadder& keys, int last_key_bits) {
+    auto last = static_cast<size_t>(keys.entry(true));
+    const bool limited = keys.key_error_limit > 0;
+    while (last + 1 < keys.stages.size() &&
+           (!limited || keys.stages[last + 1].layout.scheme.bits >= last_key_bits))
+      ++last;
+    return last;
+  }
+
   struct Held {
     SlotMap::Slot slot;
     size_t stage;
@@ -88,7 +98,7 @@ class CellCache::Estimate {
         for (size_t& next = next_[s][stage]; next < n_closed; ++next) {
           if (blocks[next].side[s].stage > stage) continue;
           if (blocks[next].side[s].stage < stage) break;
-          const size_t target = Target(stages, stage, token - blocks[next].newest);
+          const size_t target = Target(side, stage, token - blocks[next].newest);
           if (target == stage) break;
           moves.push_back({next, side, target});
         }
@@ -113,8 +123,11 @@ class CellCache::Estimate {
     }
   }
 
-  size_t Target(const std::vector<CellStage>& stages, size_t stage, int64_t age) const {
-    while (stages[stage].leave_age <= age && (fitted_ || !stages[stage + 1].needs_table)) ++stage;
+  size_t Target(Side side, size_t stage, int64_t age) const {
+    const auto& stages = cache_.ladder(side).stages;
+    while (stages[stage].leave_age <= age && (side == Side::kValue || stage < last_key_stage_) &&
+           (fitted_ || !stages[stage + 1].needs_table))
+      ++stage;
     return stage;
   }
 
@@ -147,25 +160,26 @@ class CellCache::Estimate {
   }
 
   const CellCache& cache_;
+  const size_t last_key_stage_;
   bool fitted_ = false;
   std::map<size_t, SlotMap> classes_;
   size_t next_[2][4] = {};
 };
 
 Result<uint64_t> EstimateCellBytes(const Settings& settings, const CellShape& shape,
-                                   int64_t n_tokens) {
+                                   int64_t n_tokens, int last_key_bits) {
   auto cache = CellCache::Create(settings, shape);
   if (!cache.ok()) return cache.status();
-  return cache.value()->EstimateBytes(n_tokens);
+  return cache.value()->EstimateBytes(n_tokens, last_key_bits);
 }
 
-Result<uint64_t> CellCache::EstimateBytes(int64_t n_tokens) const {
+Result<uint64_t> CellCache::EstimateBytes(int64_t n_tokens, int last_key_bits) const {
   const int64_t total = int64_t{shape_.n_cells} * shape_.n_streams;
   if (n_tokens < 0 || n_tokens > total) {
     return Status(StatusCode::kInvalidArgument, "n_tokens=" + std::to_string(n_tokens) +
                                                     " must be in 0.." + std::to_string(total));
   }
-  Estimate estimate(*this);
+  Estimate estimate(*this, last_key_bits);
   estimate.Run(n_tokens);
   return estimate.bytes(n_tokens);
 }

@@ -103,9 +103,10 @@ TEST_F(CellsCApi, WritesReadsAttendsAndCounts) {
   EXPECT_EQ(stats.tier_tokens[3], 4);
   EXPECT_EQ(stats.f16_bytes, 40u * 2 * 64 * 2);
   EXPECT_GT(stats.packed_bytes, stats.payload_bytes);
+  EXPECT_EQ(stats.last_key_bits, 3);
 
   uint64_t estimate = 0;
-  ASSERT_EQ(varve_cells_estimate(config_, &params_, 40, &estimate), VARVE_OK);
+  ASSERT_EQ(varve_cells_estimate(config_, &params_, 40, 0, &estimate), VARVE_OK);
   EXPECT_NEAR(static_cast<double>(estimate), static_cast<double>(stats.packed_bytes),
               0.03 * static_cast<double>(stats.packed_bytes));
 }

@@ -66,6 +66,7 @@ TEST(CellsEstimate, WithinThreePercentOfMeasured) {
       "method=age_tiered,age_recent_boundary=64,age_mid_boundary=256",
       "method=age_tiered,age_recent_boundary=64,age_mid_boundary=64,sink_tokens=32",
       "method=age_tiered,age_bits_mid=8",
+      "method=age_tiered,key_error_limit=0.0001",
       "method=uniform,uniform_bits=4",
       "method=uniform,uniform_bits_k=8,uniform_bits_v=2",
       "method=fp16"};
@@ -83,13 +84,34 @@ TEST(CellsEstimate, WithinThreePercentOfMeasured) {
                      std::to_string(s.head_dim_k) + " tokens " + std::to_string(n));
         auto cache = MakeCache(text, shape);
         Fill(*cache, n, 1);
-        const auto held = static_cast<double>(cache->Stats().packed_bytes);
-        const auto estimate = EstimateCellBytes(SettingsOf(text), shape, n);
+        const CellStats stats = cache->Stats();
+        const auto held = static_cast<double>(stats.packed_bytes);
+        const auto estimate = EstimateCellBytes(SettingsOf(text), shape, n, stats.last_key_bits);
         ASSERT_TRUE(estimate.ok()) << estimate.status().text();
         EXPECT_NEAR(static_cast<double>(estimate.value()), held, 0.03 * held);
       }
     }
   }
+}
+
+TEST(CellsEstimate, KeysThatTheLimitHoldsBackTakeMore) {
+  CellShape shape;
+  shape.n_cells = 4096;
+  shape.n_kv_heads = 2;
+  shape.head_dim_k = shape.head_dim_v = 64;
+  uint64_t before = 0;
+  for (const int last_key_bits : {0, 4, 8}) {
+    const auto bytes =
+        EstimateCellBytes(SettingsOf("method=age_tiered"), shape, 4096, last_key_bits);
+    ASSERT_TRUE(bytes.ok());
+    EXPECT_GT(bytes.value(), before + before / 20) << last_key_bits;
+    before = bytes.value();
+  }
+  EXPECT_EQ(EstimateCellBytes(SettingsOf("method=age_tiered"), shape, 4096, 16).value(), before)
+      << "no wider than what they are written in";
+  const std::string unlimited = "method=age_tiered,key_error_limit=0";
+  EXPECT_EQ(EstimateCellBytes(SettingsOf(unlimited), shape, 4096, 16).value(),
+            EstimateCellBytes(SettingsOf(unlimited), shape, 4096, 0).value());
 }
 
 // A sanitizer keeps memory of its own, so RSS says nothing there.

@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 import unittest
 
 from varve_cli import NOTHING_FITS, OK, PROGRAM, ROOT, SCHEMAS, USAGE, CliTest, run
@@ -93,11 +95,24 @@ class Documents(unittest.TestCase):
                 self.assertIn(option, options_of(command), f"varve.1 has {option} that {command} lacks")
 
     def test_completions(self):
-        for name in ("varve.bash", "_varve"):
-            text = (ROOT / "docs" / "cli" / "completion" / name).read_text()
-            for command in COMMANDS:
-                self.assertIn(command, text)
-                self.check_options(text, command, name)
+        """They are what scripts/cli_completions.py makes of --help now."""
+        result = subprocess.run([sys.executable, ROOT / "scripts" / "cli_completions.py", PROGRAM, "--check"],
+                                stderr=subprocess.PIPE, text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        bash = (ROOT / "docs" / "cli" / "completion" / "varve.bash").read_text()
+        for command in COMMANDS:
+            self.check_options(bash, command, "varve.bash")
+
+    def test_bash_completes(self):
+        def complete(*words):
+            script = f"source '{ROOT}/docs/cli/completion/varve.bash'; COMP_WORDS=(\"$@\"); COMP_CWORD=$(($# - 1)); _varve; echo \"${{COMPREPLY[@]}}\""
+            done = subprocess.run(["bash", "-c", script, "bash", *words], stdout=subprocess.PIPE, text=True, check=True)
+            return done.stdout.split()
+
+        self.assertEqual(complete("varve", "com"), ["compare"])
+        self.assertEqual(complete("varve", "estimate", "--me"), ["--measure", "--methods"])
+        self.assertEqual(complete("varve", "compare", "--methods", "q8_0,bal"), ["q8_0,balanced"])
+        self.assertEqual(complete("varve", "methods", "--family", "r"), ["reference"])
 
     def test_exit_codes_are_documented(self):
         page = (ROOT / "docs" / "cli" / "README.md").read_text()

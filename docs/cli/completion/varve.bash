@@ -1,4 +1,4 @@
-# bash completion for varve.
+# bash completion for varve; written by scripts/cli_completions.py.
 _varve() {
   local current previous command word options
   current="${COMP_WORDS[COMP_CWORD]}"
@@ -6,17 +6,20 @@ _varve() {
   COMPREPLY=()
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     case "$word" in
-      --) [[ "$command" == run ]] && { _command_offset 0 2>/dev/null || COMPREPLY=($(compgen -c -f -- "$current")); return; } ;;
+      --) [[ "$command" == run ]] && { COMPREPLY=($(compgen -c -f -- "$current")); return; } ;;
       -*) ;;
       *) [[ -z "$command" ]] && command="$word" ;;
     esac
   done
   case "$previous" in
-    -m|-f|--html|--model|--plugin|--program|--prompt-file|--state|--text)
+    --html|--model|--plugin|--program|--prompt-file|--state|--text|-f|-m)
       COMPREPLY=($(compgen -f -- "$current"))
       return ;;
     --method|--methods)
-      COMPREPLY=($(compgen -W "fp16 uniform kivi age_tiered amc safe balanced small seed f16 q8_0 q4_0" -- "$current"))
+      # After the last comma of a list.
+      local done=""
+      [[ "$current" == *,* ]] && done="${current%,*},"
+      COMPREPLY=($(compgen -P "$done" -W "fp16 uniform kivi age_tiered amc safe balanced small seed f16 q8_0 q4_0" -- "${current##*,}"))
       return ;;
     --family)
       COMPREPLY=($(compgen -W "reference quantization" -- "$current"))
@@ -26,14 +29,13 @@ _varve() {
     profile) options="--ctx --help --json --max-tokens --method --model --plugin --prompt --prompt-file --seed --set --temp --threads" ;;
     compare) options="--chunks --ctx --decode --error-layers --fresh --help --html --json --methods --model --plugin --score-from --set --speed-runs --state --step --text --threads" ;;
     run) options="--dry-run --help --json --method --no-check --plugin --set" ;;
-    methods) options="--family --help --json" ;;
-    estimate) options="--batch --ctx --help --json --methods --model --set --tokens" ;;
+    methods) options="--family --help --json fp16 uniform kivi age_tiered amc" ;;
+    estimate) options="--batch --ctx --help --json --measure --methods --model --plugin --set --threads --tokens" ;;
     recommend) options="--ctx --help --json --model --plugin --ram --text --threads" ;;
     doctor) options="--help --json --model --plugin --program" ;;
     layers) options="--ctx --fresh --help --json --max-protected --method --model --plugin --protect --set --state --step --text --threads" ;;
     *) options="profile compare run methods estimate recommend doctor layers --help --version --verbose" ;;
   esac
-  [[ "$command" == methods ]] && options+=" fp16 uniform kivi age_tiered amc"
   COMPREPLY=($(compgen -W "$options" -- "$current"))
 }
 complete -o default -F _varve varve
