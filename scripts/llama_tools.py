@@ -156,8 +156,8 @@ class Perplexity:
         self.reference_perplexity = None
 
     def __enter__(self):
-        run = must_run("llama-perplexity", [*self.common, "--save-all-logits", self.logits], F16)
-        self.reference_perplexity = run.number(r"Final estimate: PPL = ([\d.]+)")
+        pattern = {"perplexity": r"Final estimate: PPL = ([\d.]+)"}
+        self.reference_perplexity = self._figures(["--save-all-logits", self.logits], F16, pattern)["perplexity"]
         return self
 
     def __exit__(self, *exc):
@@ -165,19 +165,23 @@ class Perplexity:
 
     def measure(self, cache):
         """{perplexity, kld, kld_p99, same_top_percent, kv_bytes}"""
-        args = [*self.common, "--kl-divergence", "--kl-divergence-base", self.logits]
-        run = must_run("llama-perplexity", args, cache)
         patterns = {
             "perplexity": r"Mean PPL\(Q\)\s*:\s*([\d.einf+-]+)",
             "kld": r"Mean\s+KLD:\s*(-?[\d.einf+-]+)",
             "kld_p99": r"99\.0%\s+KLD:\s*(-?[\d.einf+-]+)",
             "same_top_percent": r"Same top p:\s*([\d.]+)",
         }
-        figures = {key: run.number(pattern) for key, pattern in patterns.items()}
-        missing = [key for key, value in figures.items() if value is None]
-        if missing:
-            raise ToolError(f"llama-perplexity ({cache.name}) printed no {', '.join(missing)}:\n{run.stderr[-1000:]}")
-        return figures
+        return self._figures(["--kl-divergence", "--kl-divergence-base", self.logits], cache, patterns)
+
+    def _figures(self, args, cache, patterns):
+        # Why again: llama.cpp prints from a thread of its own, and its programs may end before that has printed the last lines.
+        for _ in range(5):
+            run = must_run("llama-perplexity", [*self.common, *args], cache)
+            figures = {key: run.number(pattern) for key, pattern in patterns.items()}
+            missing = [key for key, value in figures.items() if value is None]
+            if not missing:
+                return figures
+        raise ToolError(f"llama-perplexity ({cache.name}) printed no {', '.join(missing)}:\n{run.stderr[-1000:]}")
 
 
 def free_port():

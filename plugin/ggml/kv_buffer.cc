@@ -73,6 +73,8 @@ void SetTensor(ggml_backend_buffer_t buffer, ggml_tensor* tensor, const void* da
 void GetTensor(ggml_backend_buffer_t buffer, const ggml_tensor* tensor, void* data, size_t offset,
                size_t size) {
   if (const auto ref = Context(buffer).Find(tensor)) {
+    // Only attention permutes the cache: the host's scheduler has given one to the CPU backend.
+    if (tensor->op == GGML_OP_PERMUTE && ref->held()) Context(buffer).NoteHostAttention(*ref);
     ref->layer().ReadBytes(ref->tensor->side, ref->offset + offset, data, size);
   } else {
     std::memcpy(data, static_cast<const std::byte*>(tensor->data) + offset, size);
@@ -239,6 +241,15 @@ void KvBuffer::Announce() {
     Say("%s: %zu of %zu layers in plain storage, not packed: %s",
         n_packed > 0 ? "in part" : "not active", n_plain, layers_.size(), reason.c_str());
   }
+}
+
+void KvBuffer::NoteHostAttention(const KvRef& read) {
+  if (read.tensor->side != VARVE_KEY) return;
+  CountOp(GGML_OP_FLASH_ATTN_EXT, OpPath::kOnHostCpu);
+  if (host_attention_told_.exchange(true)) return;
+  Say("layer %d's cache is decoded for an attention that the host computes on its CPU backend at "
+      "each step: right, but slow (a layer that reads the cache of another)",
+      read.layer().index());
 }
 
 ggml_backend_buffer_type_t KvBufferType() {

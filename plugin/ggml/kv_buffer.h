@@ -52,6 +52,9 @@ class KvBuffer {
   /// Before the first computation: settles every layer and says in one line what is active.
   void Announce();
 
+  /// Counts an attention that reads packed keys through get_tensor, and says so once.
+  void NoteHostAttention(const KvRef& read);
+
   const std::vector<std::unique_ptr<KvLayer>>& layers() const { return layers_; }
 
  private:
@@ -64,6 +67,7 @@ class KvBuffer {
   std::vector<std::unique_ptr<KvLayer>> layers_;
   std::vector<KvTensor*> by_offset_;  ///< of all layers, in the order of their addresses
   std::atomic<bool> announced_ = false;
+  std::atomic<bool> host_attention_told_ = false;
 };
 
 /// Identifier that the next buffer gets.

@@ -10,6 +10,7 @@ import time
 import unittest
 
 import tiny_gguf
+import tiny_models
 from varve_cli import GEMMA, INTERRUPTED, MODEL, NOTHING_FITS, PROGRAM, TEXT, CliTest, needs, run
 
 SHORT = ["--ctx", "256", "--chunks", "1", "--threads", "1"]
@@ -55,7 +56,7 @@ class Estimate(CliTest):
     def test_latent_attention(self):
         with tempfile.TemporaryDirectory() as folder:
             model = pathlib.Path(folder) / "mla.gguf"
-            tiny_gguf.write_mla(model, n_layers=3, kv_lora_rank=128, n_rope_dims=32)
+            tiny_gguf.write(model, *tiny_models.mla(n_layers=3, kv_lora_rank=128, n_rope_dims=32))
             value = self.check_json("estimate", run("estimate", "--model", model, "--ctx", "1k", "--json"))
         self.assertEqual(value["model"]["kind"], "MLA")
         self.assertEqual(value["f16_bytes"], 3 * 1024 * (128 + 32) * 2)
