@@ -1,39 +1,63 @@
 #include "cache/attend_task.h"
 
 #include <algorithm>
-#include <bit>
-#include <cmath>
-#include <cstring>
 
-#include "base/f16.h"
 #include "cache/attend_mask.h"
 #include "codec/codebooks.h"
-#include "codec/rotation.h"
 
 namespace varve {
 namespace {
 
-// Sums may stand this many octaves above their exponent before they are brought down.
-constexpr int kMaxOctaves = 60;
-// Blocks this far below the largest so far add nothing that f32 could hold.
-constexpr int kMinOctaves = -120;
-
 // From this many batches on a block is unpacked once for all of them.
 constexpr int kUnpackBatches = 3;
 
-float PowerOfTwo(int exponent) {
-  return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
-}
-
 constexpr int kMaxTileBlocks = 8;
 
+// Logits and weights of this many items leave room for codes in L1.
+constexpr int kMaxTileItems = 128;
+
+/// The number of blocks that leaves the fewest items of softmax calls empty.
 int TileBlocks(int n_items) {
-  return std::clamp(kMaxSoftmaxItems / std::max(n_items, 1), 1, kMaxTileBlocks);
+  int best = 1;
+  for (int n = 2; n <= kMaxTileBlocks && n * n_items <= kMaxTileItems; ++n) {
+    if (CeilDiv(n * n_items, kMaxSoftmaxItems) * best <
+        CeilDiv(best * n_items, kMaxSoftmaxItems) * n)
+      best = n;
+  }
+  return best;
 }
 
 size_t Size(int a, int b = 1, int c = 1, int d = 1) {
   return static_cast<size_t>(a) * static_cast<size_t>(b) * static_cast<size_t>(c) *
          static_cast<size_t>(d);
+}
+
+/// Lines of a block that are wanted soon, head by head.
+struct Ahead {
+  const uint8_t* lines = nullptr;
+  size_t stride = 0;
+  int n_lines = 0;
+
+  Ahead() = default;
+  Ahead(const std::byte* block, const BlockLayout& layout, int first_head)
+      : lines(reinterpret_cast<const uint8_t*>(block) + Size(first_head) * layout.head_bytes()),
+        stride(layout.head_bytes()),
+        n_lines(static_cast<int>(layout.head_bytes() / kLineBytes)) {}
+
+  /// Has the next call of a kernel fetch them.
+  template <typename Args>
+  void Into(Args& args) {
+    args.prefetch = lines;
+    args.n_prefetch_lines = n_lines;
+    lines += stride;
+  }
+};
+
+/// A call has fetched what it was to fetch.
+template <typename Args>
+void FetchNoMore(Args& args) {
+  args.prefetch = nullptr;
+  args.n_prefetch_lines = 0;
 }
 
 class Task {
@@ -51,6 +75,8 @@ class Task {
         n_batches_(BatchCount(queries.n_queries)),
         n_items_(range.n_kv_heads * queries.n_queries),
         mask_(problem_, range, scratch.bias) {
+    for (int batch = 0; batch <= n_batches_; ++batch)
+      scratch.batch_start[batch] = BatchStart(n_queries_, batch);
     int item = 0;
     for (int head = 0; head < range.n_kv_heads; ++head) {
       for (int row = 0; row < range.n_rows; ++row) {
@@ -106,49 +132,54 @@ class Task {
   const float* ItemBias(int tile_index, int item) const {
     return BiasOf(tile_index)[scratch_.bias_slot[item]];
   }
-  const std::byte* Payload(const std::byte* block, const BlockCoding& coding, int head) const {
-    return block + Size(range_.first_kv_head + head) * coding.layout->head_bytes();
+  /// Of the range's first head.
+  const std::byte* Payload(const std::byte* block, const BlockLayout& layout) const {
+    return block + Size(range_.first_kv_head) * layout.head_bytes();
   }
 
   void Keys(int tile_index) {
     const AttendBlock& block = BlockAt(tile_index);
-    const int view = plan_.block_view[static_cast<size_t>(tile_[tile_index])];
-    for (int head = 0; head < range_.n_kv_heads; ++head) {
-      const std::byte* payload = Payload(block.k, block.k_coding, head);
-      const PreparedHead& prepared = queries_.At(view, head);
-      float* logits = scratch_.logits + Size(ItemAt(tile_index, head, 0), kBlockTokens);
-      if (prepared.rows != nullptr) {
-        LoadF16Tile(payload, problem_.head_dim_k, scratch_.key_tile);
-        FloatLogits(prepared.rows, kBlockTokens, logits);
-        continue;
+    const BlockLayout& layout = *block.k_coding.layout;
+    const PreparedHead* prepared =
+        &queries_.At(plan_.block_view[static_cast<size_t>(tile_[tile_index])], 0);
+    const std::byte* payload = Payload(block.k, layout);
+    float* logits = scratch_.logits + Size(ItemAt(tile_index, 0, 0), kBlockTokens);
+    if (prepared->rows != nullptr) {
+      for (int head = 0; head < range_.n_kv_heads; ++head, ++prepared) {
+        LoadF16Tile(payload + Size(head) * layout.head_bytes(), problem_.head_dim_k,
+                    scratch_.key_tile);
+        FloatLogits(prepared->rows, kBlockTokens, logits);
+        logits += n_queries_ * kBlockTokens;
       }
-      QkArgs args;
-      args.runs = &prepared.runs;
+      return;
+    }
+    Ahead values;
+    if (block.v != nullptr) values = {block.v, *block.v_coding.layout, range_.first_kv_head};
+    QkArgs args;
+    args.logits = logits;
+    for (int head = 0; head < range_.n_kv_heads; ++head, ++prepared) {
+      args.runs = &prepared->runs;
       args.codes = reinterpret_cast<const uint8_t*>(payload);
-      args.gains = reinterpret_cast<const uint16_t*>(payload + block.k_coding.layout->code_bytes);
-      if (block.v != nullptr) {
-        const BlockLayout& v = *block.v_coding.layout;
-        args.prefetch = reinterpret_cast<const uint8_t*>(Payload(block.v, block.v_coding, head));
-        args.n_prefetch_lines = static_cast<int>(v.head_bytes() / kLineBytes);
-      }
-      if (n_batches_ >= kUnpackBatches) Unpack(prepared, args);
-      for (int batch = 0; batch < n_batches_; ++batch) {
-        args.queries = prepared.batches + batch;
-        args.logits = logits + Size(BatchStart(n_queries_, batch), kBlockTokens);
+      args.gains = reinterpret_cast<const uint16_t*>(payload + layout.code_bytes);
+      args.queries = prepared->batches;
+      payload += layout.head_bytes();
+      values.Into(args);
+      if (n_batches_ >= kUnpackBatches) Unpack(*prepared, args);
+      for (int batch = 0; batch < n_batches_; ++batch, ++args.queries) {
         if (BatchIsDead(tile_index, head, batch)) {
           std::fill_n(args.logits, Size(args.queries->n, kBlockTokens), 0.0f);
-          continue;
+        } else {
+          kernels_.qk(args);
+          FetchNoMore(args);
         }
-        kernels_.qk(args);
-        args.prefetch = nullptr;
-        args.n_prefetch_lines = 0;
+        args.logits += args.queries->n * kBlockTokens;
       }
     }
   }
 
   bool BatchIsDead(int tile_index, int head, int batch) const {
     if (open_[tile_index]) return false;
-    for (int query = BatchStart(n_queries_, batch); query < BatchStart(n_queries_, batch + 1);
+    for (int query = scratch_.batch_start[batch]; query < scratch_.batch_start[batch + 1];
          ++query) {
       if (ItemBias(tile_index, head * n_queries_ + query) != mask_.dead()) return false;
     }
@@ -190,161 +221,146 @@ class Task {
   /// with them.
   void Softmax() {
     SoftmaxArgs& args = softmax_;
+    args.open = args.cap == 0;
+    for (int i = 0; i < n_tile_; ++i) args.open = args.open && open_[i] && HasPackedValues(i);
     int pending = 0;
     int first = 0;  // tile item of args' first
-    const auto flush = [&] {
-      args.n_items = pending;
-      args.logits = scratch_.logits + Size(first, kBlockTokens);
-      args.weights = scratch_.weights + Size(first, static_cast<int>(kLineBytes));
-      kernels_.softmax(args);
-      // Runs of items whose results are neighbours: those of one block.
-      for (int i = 0; i < pending;) {
-        const int item = first % n_items_;
-        const int n = std::min(pending - i, n_items_ - item);
-        Account(item, first, n, i);
-        first += n;
-        i += n;
-      }
-      pending = 0;
-    };
     for (int tile_index = 0; tile_index < n_tile_; ++tile_index) {
       const float* const* bias_of = BiasOf(tile_index);
-      int item = 0;
-      for (int head = 0; head < range_.n_kv_heads; ++head) {
-        float unit = 1.0f;
-        const uint16_t* gains = GainsOf(tile_index, head, unit);
-        for (int query = 0; query < n_queries_; ++query, ++item) {
-          args.bias[pending] = bias_of[scratch_.bias_slot[item]];
-          args.slope[pending] = scratch_.slopes[item];
-          args.v_gains[pending] = gains;
-          unit_[pending] = unit;
-          if (++pending == kMaxSoftmaxItems) flush();
+      Gains gains = GainsOf(tile_index);
+      for (int item = 0; item < n_items_; gains.at += gains.stride) {
+        for (const int end = item + n_queries_; item < end; ++item) {
+          args.v_gains[pending] = gains.at;
+          args.unit[pending] = gains.unit;
+          if (!args.open) {
+            args.bias[pending] = bias_of[scratch_.bias_slot[item]];
+            args.slope[pending] = scratch_.slopes[item];
+          }
+          if (++pending < kMaxSoftmaxItems) continue;
+          Flush(first, pending);
+          first += pending;
+          pending = 0;
         }
       }
     }
-    if (pending > 0) flush();
+    if (pending > 0) Flush(first, pending);
   }
 
-  /// Gains of packed values, and what a level is worth; null for plain rows.
-  const uint16_t* GainsOf(int tile_index, int head, float& unit) const {
-    if (exact_tile_) return nullptr;
-    const AttendBlock& block = BlockAt(tile_index);
-    if (block.v == nullptr || block.v_coding.layout->scheme.codec == Codec::kF16) return nullptr;
-    const BlockLayout& layout = *block.v_coding.layout;
-    unit = 1.0f / CodebookOf(layout.scheme.bits).unit;
-    return reinterpret_cast<const uint16_t*>(Payload(block.v, block.v_coding, head) +
-                                             layout.code_bytes);
+  /// Runs softmax over n tile items and enters their weights into the result.
+  void Flush(int first, int n) {
+    SoftmaxArgs& args = softmax_;
+    args.n_items = n;
+    args.logits = scratch_.logits + Size(first, kBlockTokens);
+    args.weights = scratch_.weights + Size(first, static_cast<int>(kLineBytes));
+    kernels_.softmax(args);
+    // Runs of items whose results are neighbours: those of one block.
+    for (int i = 0; i < n;) {
+      const int item = (first + i) % n_items_;
+      const int run = std::min(n - i, n_items_ - item);
+      const BlockWeights weights = {args.exponent + i, args.sum + i, args.unit + i,
+                                    scratch_.factors + first + i};
+      if (!result_.Add(item, run, weights)) AddUnusual(item, run, first + i, weights);
+      i += run;
+    }
   }
 
-  /// Takes the weights of tile items tile_item .. + n, softmax_'s from `at` on, into results item
-  /// .. + n, and sets the factors that their values enter with.
-  void Account(int item, int tile_item, int n, int at) {
-    const int32_t* exponent = softmax_.exponent + at;
-    const float* sum = softmax_.sum + at;
-    const float* unit = unit_ + at;
-    float* factors = scratch_.factors + tile_item;
-    for (int i = 0; i < n; ++i)
-      unit_[at + i] *= softmax_.v_gains[at + i] != nullptr ? softmax_.unit[at + i] : 1.0f;
-    int unusual = 0;
+  /// Add() where exponents lie far apart: earlier blocks of the tile have yet to add their values,
+  /// so they are brought down with the result.
+  void AddUnusual(int item, int n, int tile_item, const BlockWeights& weights) const {
     for (int i = 0; i < n; ++i) {
-      const int64_t octaves = static_cast<int64_t>(exponent[i]) - result_.exponent[item + i];
-      unusual |= static_cast<int>(octaves < kMinOctaves) | static_cast<int>(octaves > kMaxOctaves);
-    }
-    if (unusual == 0) {
-      for (int i = 0; i < n; ++i) {
-        const float factor = PowerOfTwo(exponent[i] - result_.exponent[item + i]);
-        result_.sum[item + i] += sum[i] * factor;
-        factors[i] = factor * unit[i];
-      }
-      return;
-    }
-    for (int i = 0; i < n; ++i)
-      factors[i] = AccountOne(item + i, tile_item + i, exponent[i], sum[i]) * unit[i];
-  }
-
-  float AccountOne(int item, int tile_item, int32_t exponent, float sum) const {
-    if (exponent == kNoExponent) {
-      if (std::isnan(sum)) result_.sum[item] = sum;
-      return 0.0f;
-    }
-    int32_t& base = result_.exponent[item];
-    if (base == kNoExponent) base = exponent;
-    if (exponent - base > kMaxOctaves) {
-      const int drop = base - exponent;
-      const float shrink = drop < kMinOctaves ? 0.0f : PowerOfTwo(drop);
-      Scale(item, shrink);
-      // Earlier blocks of the tile have yet to add their values.
-      for (int earlier = item; earlier < tile_item; earlier += n_items_)
+      const float shrink = result_.AddOne(item + i, i, weights);
+      if (shrink == 1.0f) continue;
+      for (int earlier = item + i; earlier < tile_item + i; earlier += n_items_)
         scratch_.factors[earlier] *= shrink;
-      base = exponent;
     }
-    const int octaves = exponent - base;
-    if (octaves < kMinOctaves) return 0.0f;
-    const float factor = PowerOfTwo(octaves);
-    result_.sum[item] += sum * factor;
-    return factor;
   }
 
-  void Scale(int item, float factor) const {
-    result_.sum[item] *= factor;
-    float* rotated = result_.rotated + Size(item, result_.value_channels);
-    for (int i = 0; i < result_.value_channels; ++i) rotated[i] *= factor;
-    float* plain = result_.plain + Size(item, result_.plain_channels);
-    for (int i = 0; i < result_.plain_channels; ++i) plain[i] *= factor;
+  /// Gains of a block's packed values, `stride` numbers from one head to the next, and what a level
+  /// is worth; null for plain rows.
+  struct Gains {
+    const uint16_t* at = nullptr;
+    size_t stride = 0;
+    float unit = 1.0f;
+  };
+
+  Gains GainsOf(int tile_index) const {
+    if (!HasPackedValues(tile_index)) return {};
+    const AttendBlock& block = BlockAt(tile_index);
+    const BlockLayout& layout = *block.v_coding.layout;
+    return {reinterpret_cast<const uint16_t*>(Payload(block.v, layout) + layout.code_bytes),
+            layout.head_bytes() / sizeof(uint16_t), 1.0f / CodebookOf(layout.scheme.bits).unit};
+  }
+
+  bool HasPackedValues(int tile_index) const {
+    if (exact_tile_) return false;
+    const AttendBlock& block = BlockAt(tile_index);
+    return block.v != nullptr && block.v_coding.layout->scheme.codec != Codec::kF16;
   }
 
   void Values(int tile_index) {
+    if (!HasPackedValues(tile_index)) {
+      UnpackedValues(tile_index);
+      return;
+    }
+    const AttendBlock& block = BlockAt(tile_index);
+    const BlockLayout& layout = *block.v_coding.layout;
+    const std::byte* payload = Payload(block.v, layout);
+    Ahead keys;
+    if (next_block_ + tile_index < range_.end_block) {
+      const AttendBlock& next = problem_.blocks[static_cast<size_t>(next_block_ + tile_index)];
+      keys = {next.k, *next.k_coding.layout, range_.first_kv_head};
+    }
+    PvArgs args;
+    args.n_vectors = layout.padded_dim / 16;
+    args.out_stride = result_.value_channels;
+    args.out = result_.rotated;
+    int item = ItemAt(tile_index, 0, 0);
+    for (int head = 0; head < range_.n_kv_heads; ++head) {
+      args.bits = layout.scheme.bits;
+      args.codes = reinterpret_cast<const uint8_t*>(payload);
+      payload += layout.head_bytes();
+      keys.Into(args);
+      if (n_batches_ >= kUnpackBatches && args.bits != 8) UnpackValues(args);
+      for (int batch = 0; batch < n_batches_; ++batch) {
+        args.n = scratch_.batch_start[batch + 1] - scratch_.batch_start[batch];
+        args.weights = scratch_.weights + Size(item, static_cast<int>(kLineBytes));
+        args.factors = scratch_.factors + item;
+        if (std::any_of(args.factors, args.factors + args.n, [](float f) { return f != 0; })) {
+          kernels_.pv(args);
+          FetchNoMore(args);
+        }
+        item += args.n;
+        args.out += args.n * args.out_stride;
+      }
+    }
+  }
+
+  void UnpackValues(PvArgs& args) const {
+    UnpackArgs unpack;
+    unpack.side = Side::kValue;
+    unpack.bits = args.bits;
+    unpack.n_lines = 8 * args.n_vectors;
+    unpack.codes = args.codes;
+    unpack.lines = scratch_.value_lines;
+    kernels_.unpack(unpack);
+    args.bits = 8;
+    args.codes = scratch_.value_lines;
+  }
+
+  /// Values that are plain rows, or channels of the keys.
+  void UnpackedValues(int tile_index) {
     const AttendBlock& block = BlockAt(tile_index);
     for (int head = 0; head < range_.n_kv_heads; ++head) {
       if (block.v == nullptr) {
+        const BlockLayout& layout = *block.k_coding.layout;
         DecodeHead(block.k_coding, range_.first_kv_head + head,
-                   Payload(block.k, block.k_coding, head), scratch_.key_tile);
+                   Payload(block.k, layout) + Size(head) * layout.head_bytes(), scratch_.key_tile);
         PlainValues(tile_index, head, scratch_.key_tile, problem_.head_dim_k, kBlockTokens);
-        continue;
-      }
-      const std::byte* payload = Payload(block.v, block.v_coding, head);
-      const BlockLayout& layout = *block.v_coding.layout;
-      if (layout.scheme.codec == Codec::kF16) {
-        LoadF16Tile(payload, problem_.head_dim_v, scratch_.value_tile);
+      } else {
+        const BlockLayout& layout = *block.v_coding.layout;
+        LoadF16Tile(Payload(block.v, layout) + Size(head) * layout.head_bytes(),
+                    problem_.head_dim_v, scratch_.value_tile);
         PlainValues(tile_index, head, scratch_.value_tile, problem_.head_dim_v, kBlockTokens);
-        continue;
-      }
-      PvArgs args;
-      args.bits = layout.scheme.bits;
-      args.n_vectors = layout.padded_dim / 16;
-      args.codes = reinterpret_cast<const uint8_t*>(payload);
-      if (next_block_ + tile_index < range_.end_block) {
-        const AttendBlock& next = problem_.blocks[static_cast<size_t>(next_block_ + tile_index)];
-        args.prefetch = reinterpret_cast<const uint8_t*>(Payload(next.k, next.k_coding, head));
-        args.n_prefetch_lines = static_cast<int>(next.k_coding.layout->head_bytes() / kLineBytes);
-      }
-      if (n_batches_ >= kUnpackBatches && args.bits != 8) {
-        UnpackArgs unpack;
-        unpack.side = Side::kValue;
-        unpack.bits = args.bits;
-        unpack.n_lines = 8 * args.n_vectors;
-        unpack.codes = args.codes;
-        unpack.lines = scratch_.value_lines;
-        kernels_.unpack(unpack);
-        args.bits = 8;
-        args.codes = scratch_.value_lines;
-      }
-      for (int batch = 0; batch < n_batches_; ++batch) {
-        const int first = BatchStart(n_queries_, batch);
-        const int item = ItemAt(tile_index, head, first);
-        args.n = BatchStart(n_queries_, batch + 1) - first;
-        args.weights = scratch_.weights + Size(item, static_cast<int>(kLineBytes));
-        float any = 0;
-        for (int n = 0; n < args.n; ++n) {
-          args.factor[n] = scratch_.factors[item + n];
-          any = std::max(any, args.factor[n]);
-          args.out[n] =
-              result_.rotated + Size(head * n_queries_ + first + n, result_.value_channels);
-        }
-        if (any == 0) continue;
-        kernels_.pv(args);
-        args.prefetch = nullptr;
-        args.n_prefetch_lines = 0;
       }
     }
   }
@@ -421,31 +437,13 @@ class Task {
   MaskReader mask_;
   bool exact_tile_ = false;
   int n_tile_ = 0;
-  int next_block_ = 0;                 ///< first block past the tile
-  int tile_[kMaxTileBlocks] = {};      ///< indices of the tile's blocks
-  bool open_[kMaxTileBlocks] = {};     ///< all queries attend to all cells of the block
-  float unit_[kMaxSoftmaxItems] = {};  ///< worth of a value level for them
+  int next_block_ = 0;              ///< first block past the tile
+  int tile_[kMaxTileBlocks] = {};   ///< indices of the tile's blocks
+  bool open_[kMaxTileBlocks] = {};  ///< all queries attend to all cells of the block
   SoftmaxArgs softmax_;
 };
 
 }  // namespace
-
-void PartialResult::Take(const AttendPlan& plan, int items, Bump& memory) {
-  n_items = items;
-  value_channels = 16 * plan.value_vectors;
-  plain_channels = plan.plain_values ? plan.problem->head_dim_v : 0;
-  exponent = memory.Take<int32_t>(Size(items));
-  sum = memory.Take<float>(Size(items));
-  rotated = memory.Take<float>(Size(items, value_channels));
-  plain = memory.Take<float>(Size(items, plain_channels));
-}
-
-void PartialResult::Clear() const {
-  std::fill_n(exponent, n_items, kNoExponent);
-  std::fill_n(sum, n_items, 0.0f);
-  std::fill_n(rotated, Size(n_items, value_channels), 0.0f);
-  std::fill_n(plain, Size(n_items, plain_channels), 0.0f);
-}
 
 void TaskScratch::Take(const AttendPlan& plan, int kv_heads, int rows, Bump& memory) {
   const AttendProblem& problem = *plan.problem;
@@ -458,6 +456,7 @@ void TaskScratch::Take(const AttendPlan& plan, int kv_heads, int rows, Bump& mem
   factors = memory.Take<float>(Size(n_tile_items));
   bias = memory.Take<float>(Size(n_tile_blocks, n_planes, rows, kBlockTokens));
   bias_slot = memory.Take<int32_t>(Size(n_items));
+  batch_start = memory.Take<int32_t>(Size(BatchCount(rows * plan.n_rep) + 1));
   slopes = memory.Take<float>(Size(n_items));
   bias_of = memory.Take<const float*>(Size(n_tile_blocks, n_planes, rows));
   const bool unpacks = BatchCount(rows * plan.n_rep) >= kUnpackBatches;
@@ -471,56 +470,6 @@ void TaskScratch::Take(const AttendPlan& plan, int kv_heads, int rows, Bump& mem
 void RunTask(const AttendPlan& plan, const TaskRange& range, const PreparedQueries& queries,
              const TaskScratch& scratch, const PartialResult& result) {
   Task(plan, range, queries, scratch, result).Run();
-}
-
-void MergePartial(const PartialResult& from, const PartialResult& to) {
-  for (int item = 0; item < to.n_items; ++item) {
-    if (std::isnan(from.sum[item])) to.sum[item] = from.sum[item];
-    if (from.exponent[item] == kNoExponent) continue;
-    const int32_t top = std::max(from.exponent[item], to.exponent[item]);
-    const auto share = [&](int32_t exponent) {
-      return exponent == kNoExponent || exponent - top < kMinOctaves ? 0.0f
-                                                                     : PowerOfTwo(exponent - top);
-    };
-    const float keep = share(to.exponent[item]);
-    const float add = share(from.exponent[item]);
-    to.exponent[item] = top;
-    to.sum[item] = to.sum[item] * keep + from.sum[item] * add;
-    const auto merge = [&](const float* source, float* target, int n) {
-      source += Size(item, n);
-      target += Size(item, n);
-      for (int i = 0; i < n; ++i) target[i] = target[i] * keep + source[i] * add;
-    };
-    merge(from.rotated, to.rotated, to.value_channels);
-    merge(from.plain, to.plain, to.plain_channels);
-  }
-}
-
-void WriteOutput(const AttendPlan& plan, const TaskRange& range, const PartialResult& result,
-                 int kv_head, int query) {
-  const AttendProblem& problem = *plan.problem;
-  const int item = kv_head * range.n_rows * plan.n_rep + query;
-  const int head = (range.first_kv_head + kv_head) * plan.n_rep + query % plan.n_rep;
-  float* out = problem.out + (range.first_row + query / plan.n_rep) * problem.out_row_stride +
-               head * problem.out_head_stride;
-  double sum = static_cast<double>(result.sum[item]);
-  const int32_t exponent = result.exponent[item];
-  if (problem.sinks != nullptr && exponent != kNoExponent) {
-    sum += std::exp2(static_cast<double>(problem.sinks[head]) * 1.4426950408889634 -
-                     static_cast<double>(exponent));
-  }
-  const float inverse = sum == 0 ? 0.0f : static_cast<float>(1.0 / sum);
-  float* rotated = result.rotated + Size(item, result.value_channels);
-  if (result.value_channels > 0) {
-    plan.kernels->rows->rotate(rotated, problem.head_dim_v, HadamardSize(problem.head_dim_v), 1.0f);
-  }
-  const float* plain = result.plain + Size(item, result.plain_channels);
-  for (int i = 0; i < problem.head_dim_v; ++i) {
-    float value = 0;
-    if (result.value_channels > 0) value += rotated[i];
-    if (result.plain_channels > 0) value += plain[i];
-    out[i] = value * inverse;
-  }
 }
 
 }  // namespace varve

@@ -20,7 +20,6 @@ constexpr int kPiece = 32;
 constexpr LevelTable kTable2 = MakeLevelTable(2, 0, 128);
 constexpr LevelTable kTable3 = MakeLevelTable(3, 0, 128);
 constexpr LevelTable kTable4 = MakeLevelTable(4, 0, 128);
-constexpr LevelTable kTable6 = MakeLevelTable(6, 0, 128);
 
 VARVE_INLINE __m256i Load(const uint8_t* p) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
@@ -36,16 +35,39 @@ VARVE_INLINE __m256i Field(__m256i x, int shift, int mask) {
   return _mm256_and_si256(_mm256_srli_epi16(x, shift), _mm256_set1_epi8(static_cast<char>(mask)));
 }
 
+/// The 64 entries of a 6-bit table as sums: entry 16k + i = part[0][i] + .. + part[3 - k][i],
+/// modulo 256.
+struct SumTable {
+  alignas(16) uint8_t part[4][16];
+};
+
+consteval SumTable MakeSumTable(const LevelTable& table) {
+  SumTable sums{};
+  for (int i = 0; i < 16; ++i) {
+    sums.part[0][i] = table.entry[48 + i];
+    for (int k = 1; k < 4; ++k)
+      sums.part[k][i] =
+          static_cast<uint8_t>(table.entry[48 - 16 * k + i] - table.entry[64 - 16 * k + i]);
+  }
+  return sums;
+}
+
+constexpr SumTable kSums6 = MakeSumTable(MakeLevelTable(6, 0, 128));
+
+/// Part kPart of the sum, which codes from 64 - 16 * kPart on leave out: VPSHUFB gives 0 where bit
+/// 7 of an index is set.
+template <int kPart>
+VARVE_INLINE __m256i Part6(__m256i code) {
+  const __m256i table = _mm256_broadcastsi128_si256(
+      _mm_load_si128(reinterpret_cast<const __m128i*>(kSums6.part[kPart])));
+  return _mm256_shuffle_epi8(table, _mm256_add_epi8(code, _mm256_set1_epi8(64 + 16 * kPart)));
+}
+
 /// level + 128 of 6-bit codes.
-VARVE_INLINE __m256i Look6(__m256i code) {
-  const __m256i low = _mm256_and_si256(code, _mm256_set1_epi8(15));
-  const __m256i bit4 = _mm256_slli_epi16(code, 3);  // blends look at bit 7
-  const __m256i bit5 = _mm256_slli_epi16(code, 2);
-  const __m256i a = _mm256_blendv_epi8(_mm256_shuffle_epi8(Sixteen(kTable6, 0), low),
-                                       _mm256_shuffle_epi8(Sixteen(kTable6, 1), low), bit4);
-  const __m256i b = _mm256_blendv_epi8(_mm256_shuffle_epi8(Sixteen(kTable6, 2), low),
-                                       _mm256_shuffle_epi8(Sixteen(kTable6, 3), low), bit4);
-  return _mm256_blendv_epi8(a, b, bit5);
+VARVE_INLINE __m256i Look6(__m256i field) {
+  const __m256i code = _mm256_and_si256(field, _mm256_set1_epi8(63));
+  return _mm256_add_epi8(_mm256_add_epi8(Part6<0>(code), Part6<1>(code)),
+                         _mm256_add_epi8(Part6<2>(code), Part6<3>(code)));
 }
 
 /// The fourth 6-bit field of three lines: their top two bits.
@@ -82,6 +104,13 @@ VARVE_INLINE __m256i Decode(const uint8_t* group, int piece) {
 /// holds factors 0 and 2, `odd` 1 and 3.
 VARVE_INLINE __m256i DotWords(__m256i low_bytes, __m256i high_bytes, __m256i even, __m256i odd) {
   return _mm256_add_epi32(_mm256_madd_epi16(low_bytes, even), _mm256_madd_epi16(high_bytes, odd));
+}
+
+/// acc += x.
+// Why the assembly: g++ 12 orders sums anew, all products first, and spills them.
+VARVE_INLINE void Accumulate(__m256i& acc, __m256i x) {
+  acc = _mm256_add_epi32(acc, x);
+  asm("" : "+x"(acc));
 }
 
 VARVE_INLINE __m256i EvenBytes(__m256i x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }

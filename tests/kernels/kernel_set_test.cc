@@ -191,9 +191,12 @@ TEST_P(Kernels, SoftmaxAndPvAgreeWithTheReferenceToTheBit) {
             args.logits = in_out.data();
             args.weights = weights.data();
             args.cap = mode == 3 ? 8.0f : 0.0f;
+            args.open = mode == 0 || mode == 5;
             for (int i = 0; i < n; ++i) {
-              args.bias[i] = mode == 1 || (mode == 2 && i % 2 == 0) ? bias.data() : nullptr;
+              const bool biased = mode == 1 || (mode == 2 && i % 2 == 0) || args.open;
+              args.bias[i] = biased ? bias.data() : nullptr;
               args.slope[i] = 0.25f;
+              args.unit[i] = 0.5f;
               args.v_gains[i] = mode == 4 && i == 0 ? nullptr : gains.data();
             }
             kernels.softmax(args);
@@ -204,10 +207,12 @@ TEST_P(Kernels, SoftmaxAndPvAgreeWithTheReferenceToTheBit) {
             pv.n = n;
             pv.weights = weights.data();
             std::fill(out.begin(), out.end(), 0.25f);
-            for (int i = 0; i < n; ++i) {
-              pv.factor[i] = args.v_gains[i] != nullptr ? args.unit[i] : 0.0f;
-              pv.out[i] = out.data() + i * 16 * n_vectors;
-            }
+            float factors[kMaxPvQueries];
+            for (int i = 0; i < n; ++i)
+              factors[i] = args.v_gains[i] != nullptr ? args.unit[i] : 0.0f;
+            pv.factors = factors;
+            pv.out = out.data();
+            pv.out_stride = 16 * n_vectors;
             if (mode == 4) std::memset(weights.data(), 0, 64);
             kernels.pv(pv);
           };

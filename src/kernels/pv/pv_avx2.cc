@@ -42,7 +42,7 @@ VARVE_INLINE void AddQuad(const PvArgs& args, const uint8_t* codes, __m256i (&ac
     for (int n = 0; n < N; ++n) {
       const __m256i dot = DotWords(even, odd, Broadcast(args.weights, n, 2 * kQuad),
                                    Broadcast(args.weights, n, 2 * kQuad + 1));
-      acc[n][piece] = _mm256_add_epi32(acc[n][piece], dot);
+      Accumulate(acc[n][piece], dot);
     }
   }
 }
@@ -73,10 +73,10 @@ __attribute__((noinline)) void Block(const PvArgs& args) {
     AddQuad<kBits, N, 7>(args, codes, acc);
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      const __m256 factor = _mm256_set1_ps(args.factor[n]);
+      const __m256 factor = _mm256_set1_ps(args.factors[n]);
 #pragma GCC unroll 2
       for (int piece = 0; piece < 2; ++piece) {
-        float* out = args.out[n] + 16 * v + 8 * piece;
+        float* out = args.out + n * args.out_stride + 16 * v + 8 * piece;
         _mm256_storeu_ps(
             out, _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[n][piece]), factor, _mm256_loadu_ps(out)));
       }

@@ -2,8 +2,8 @@
 // channel, eight lines a vector of 16 channels, decoded by one VPERMB each. The weights' high and
 // low bytes are the unsigned operand, four tokens a broadcast dword.
 //
-//   N = 1: the block's 16 weight registers stay; acc[vector parity][high, low].
-//   N > 1: two vectors at a time share each broadcast; acc[vector][n][high, low], at most 16.
+//   registers: acc[vector][n][high, low], at most 16: four vectors at a time for one query, which
+//   covers the latency of VPDPBUSD (5 cycles, 2 a cycle), two for more; they share each broadcast.
 //
 // Why inline assembly: g++ 12 copies and spills accumulators of _mm512_dpbusd_epi32 round loops.
 #include <immintrin.h>
@@ -31,7 +31,7 @@ template <>
 struct Vector<8> {
   static constexpr int kLines = 8;
   const uint8_t* codes;
-  VARVE_INLINE explicit Vector(const uint8_t* at) : codes(at) {}
+  VARVE_INLINE void Read(const uint8_t* at) { codes = at; }
   template <int t>
   VARVE_INLINE __m512i Line() const {
     return Load(codes + t * kLine);
@@ -42,8 +42,10 @@ template <>
 struct Vector<4> {
   static constexpr int kLines = 4;
   __m512i line[4];
-  VARVE_INLINE explicit Vector(const uint8_t* at)
-      : line{Load(at), Load(at + kLine), Load(at + 2 * kLine), Load(at + 3 * kLine)} {}
+  VARVE_INLINE void Read(const uint8_t* at) {
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; ++i) line[i] = Load(at + i * kLine);
+  }
   template <int t>
   VARVE_INLINE __m512i Line() const {
     if constexpr (t % 2 == 0) return Look(Codes::k4, line[t / 2]);
@@ -55,8 +57,9 @@ template <>
 struct Vector<3> {
   static constexpr int kLines = 3;
   __m512i line[4];
-  VARVE_INLINE explicit Vector(const uint8_t* at)
-      : line{Load(at), Load(at + kLine), Load(at + 2 * kLine), _mm512_setzero_si512()} {
+  VARVE_INLINE void Read(const uint8_t* at) {
+#pragma GCC unroll 3
+    for (int i = 0; i < 3; ++i) line[i] = Load(at + i * kLine);
     line[3] = Spare(line[0], line[1], line[2]);
   }
   template <int t>
@@ -69,7 +72,10 @@ template <>
 struct Vector<2> {
   static constexpr int kLines = 2;
   __m512i line[2];
-  VARVE_INLINE explicit Vector(const uint8_t* at) : line{Load(at), Load(at + kLine)} {}
+  VARVE_INLINE void Read(const uint8_t* at) {
+    line[0] = Load(at);
+    line[1] = Load(at + kLine);
+  }
   template <int t>
   VARVE_INLINE __m512i Line() const {
     if constexpr (t % 4 == 3) return Look(Codes::k2a, _mm512_srli_epi16(line[t / 4], 6));
@@ -103,92 +109,65 @@ struct Prefetch {
   }
 };
 
-template <int kBits>
-__attribute__((noinline)) void OneQuery(const PvArgs& args) {
-  const auto* weights = static_cast<const uint8_t*>(args.weights);
-  __m512i high[kTokenQuads];
-  __m512i low[kTokenQuads];
-#pragma GCC unroll 8
-  for (int t = 0; t < kTokenQuads; ++t) {
-    high[t] = Broadcast(weights, t);
-    low[t] = Broadcast(weights + 32, t);
-  }
-  const __m512 factor = _mm512_set1_ps(args.factor[0]);
-  float* out = args.out[0];
-  Prefetch prefetch(args, args.n_vectors);
-  for (int v = 0; v < args.n_vectors; ++v) {
-    const Vector<kBits> vector(args.codes +
-                               static_cast<ptrdiff_t>(v) * Vector<kBits>::kLines * kLine);
-    __m512i acc_high = _mm512_setzero_si512();
-    __m512i acc_low = _mm512_setzero_si512();
-    const auto add = [&](__m512i levels, __m512i h, __m512i l) __attribute__((always_inline)) {
-      Dot(acc_high, h, levels);
-      Dot(acc_low, l, levels);
-    };
-    add(vector.template Line<0>(), high[0], low[0]);
-    add(vector.template Line<1>(), high[1], low[1]);
-    add(vector.template Line<2>(), high[2], low[2]);
-    add(vector.template Line<3>(), high[3], low[3]);
-    add(vector.template Line<4>(), high[4], low[4]);
-    add(vector.template Line<5>(), high[5], low[5]);
-    add(vector.template Line<6>(), high[6], low[6]);
-    add(vector.template Line<7>(), high[7], low[7]);
-    Store(out + 16 * v, acc_high, acc_low, factor);
-    prefetch.Turn();
+/// Token quad t of kVectors vectors of channels.
+template <int t, int kBits, int N, int kVectors>
+VARVE_INLINE void AddQuad(const uint8_t* weights, const Vector<kBits> (&vectors)[kVectors],
+                          __m512i (&acc)[kVectors][N][2]) {
+  __m512i line[kVectors];
+#pragma GCC unroll 4
+  for (int i = 0; i < kVectors; ++i) line[i] = vectors[i].template Line<t>();
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m512i w = Broadcast(weights + 64 * n + 32 * half, t);
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) Dot(acc[i][n][half], w, line[i]);
+    }
   }
 }
 
+/// Adds kVectors vectors of channels from number v on, whose codes start at `codes`.
 template <int kBits, int N, int kVectors>
-VARVE_INLINE void Vectors(const PvArgs& args, int v, const uint8_t* codes) {
+VARVE_INLINE void AddVectors(const PvArgs& args, int v, const uint8_t* codes) {
   const auto* weights = static_cast<const uint8_t*>(args.weights);
-  constexpr int kBytes = Vector<kBits>::kLines * kLine;
-  const Vector<kBits> first(codes);
-  const Vector<kBits> second(codes + (kVectors == 2 ? kBytes : 0));
+  Vector<kBits> vectors[kVectors];
   __m512i acc[kVectors][N][2];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
   for (int i = 0; i < kVectors; ++i) {
+    vectors[i].Read(codes + i * Vector<kBits>::kLines * kLine);
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) acc[i][n][0] = acc[i][n][1] = _mm512_setzero_si512();
   }
-  const auto quad = [&](int t, __m512i a, __m512i b) __attribute__((always_inline)) {
-#pragma GCC unroll 4
-    for (int n = 0; n < N; ++n) {
-      const __m512i high = Broadcast(weights + 64 * n, t);
-      Dot(acc[0][n][0], high, a);
-      if constexpr (kVectors == 2) Dot(acc[kVectors - 1][n][0], high, b);
-      const __m512i low = Broadcast(weights + 64 * n + 32, t);
-      Dot(acc[0][n][1], low, a);
-      if constexpr (kVectors == 2) Dot(acc[kVectors - 1][n][1], low, b);
-    }
-  };
-  quad(0, first.template Line<0>(), second.template Line<0>());
-  quad(1, first.template Line<1>(), second.template Line<1>());
-  quad(2, first.template Line<2>(), second.template Line<2>());
-  quad(3, first.template Line<3>(), second.template Line<3>());
-  quad(4, first.template Line<4>(), second.template Line<4>());
-  quad(5, first.template Line<5>(), second.template Line<5>());
-  quad(6, first.template Line<6>(), second.template Line<6>());
-  quad(7, first.template Line<7>(), second.template Line<7>());
+  AddQuad<0>(weights, vectors, acc);
+  AddQuad<1>(weights, vectors, acc);
+  AddQuad<2>(weights, vectors, acc);
+  AddQuad<3>(weights, vectors, acc);
+  AddQuad<4>(weights, vectors, acc);
+  AddQuad<5>(weights, vectors, acc);
+  AddQuad<6>(weights, vectors, acc);
+  AddQuad<7>(weights, vectors, acc);
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
-    const __m512 factor = _mm512_set1_ps(args.factor[n]);
-#pragma GCC unroll 2
+    const __m512 factor = _mm512_set1_ps(args.factors[n]);
+#pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i)
-      Store(args.out[n] + 16 * (v + i), acc[i][n][0], acc[i][n][1], factor);
+      Store(args.out + n * args.out_stride + 16 * (v + i), acc[i][n][0], acc[i][n][1], factor);
   }
 }
 
 template <int kBits, int N>
-__attribute__((noinline)) void SeveralQueries(const PvArgs& args) {
+__attribute__((noinline)) void Queries(const PvArgs& args) {
   constexpr ptrdiff_t kBytes = Vector<kBits>::kLines * kLine;
-  Prefetch prefetch(args, (args.n_vectors + 1) / 2);
+  constexpr int kVectors = N == 1 ? 4 : 2;
+  Prefetch prefetch(args, (args.n_vectors + kVectors - 1) / kVectors);
   int v = 0;
-  for (; v + 2 <= args.n_vectors; v += 2) {
-    Vectors<kBits, N, 2>(args, v, args.codes + v * kBytes);
+  for (; v + kVectors <= args.n_vectors; v += kVectors) {
+    AddVectors<kBits, N, kVectors>(args, v, args.codes + v * kBytes);
     prefetch.Turn();
   }
-  if (v < args.n_vectors) {
-    Vectors<kBits, N, 1>(args, v, args.codes + v * kBytes);
+  for (; v < args.n_vectors; ++v) {
+    AddVectors<kBits, N, 1>(args, v, args.codes + v * kBytes);
     prefetch.Turn();
   }
 }
@@ -197,13 +176,13 @@ template <int kBits>
 VARVE_INLINE void Block(const PvArgs& args) {
   switch (args.n) {
     case 1:
-      return OneQuery<kBits>(args);
+      return Queries<kBits, 1>(args);
     case 2:
-      return SeveralQueries<kBits, 2>(args);
+      return Queries<kBits, 2>(args);
     case 3:
-      return SeveralQueries<kBits, 3>(args);
+      return Queries<kBits, 3>(args);
     default:
-      return SeveralQueries<kBits, 4>(args);
+      return Queries<kBits, 4>(args);
   }
 }
 

@@ -35,8 +35,8 @@ void PvReference(const PvArgs& args) {
       }
     }
     for (int n = 0; n < args.n; ++n) {
-      args.out[n][channel] =
-          std::fma(static_cast<float>(sum[n]), args.factor[n], args.out[n][channel]);
+      float& out = args.out[n * args.out_stride + channel];
+      out = std::fma(static_cast<float>(sum[n]), args.factors[n], out);
     }
   }
 }

@@ -2,8 +2,8 @@
 // into even and odd words and multiplied by 16-bit queries with VPMADDWD: exact, where VPMADDUBSW
 // would saturate.
 //
-//   registers: acc[n][piece], 8 for two queries (more go in turns); a piece's even and odd words;
-//   two broadcast queries.
+//   registers: acc[n][piece], 8: all 32 tokens for one or two queries, 16 at a time for three or
+//   four; a piece's even and odd words; two broadcast queries.
 //
 // Lines decode to level + 128; accumulators start at -128 * sum(q).
 // Operand order: [quad][n] of {q0, q2, q1, q3} int16.
@@ -15,14 +15,14 @@
 namespace varve {
 namespace {
 
-constexpr int kPieces = 4;  // 32 tokens
-
-template <int N>
+/// Sums of N queries over halves kFirst to kLast of the block's tokens, two pieces each.
+template <int N, int kFirst, int kLast>
 struct Sums {
+  static constexpr int kPieces = 2 * (kLast - kFirst + 1);
   __m256i acc[N][kPieces];
 
   VARVE_INLINE void Set(const int32_t* start) {
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 4
       for (int p = 0; p < kPieces; ++p) acc[n][p] = _mm256_set1_epi32(start[3 * n]);
@@ -32,97 +32,102 @@ struct Sums {
   VARVE_INLINE void Piece(int p, __m256i bytes, const int32_t* q) {
     const __m256i even = EvenBytes(bytes);
     const __m256i odd = OddBytes(bytes);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      const __m256i dot =
-          DotWords(even, odd, _mm256_set1_epi32(q[2 * n]), _mm256_set1_epi32(q[2 * n + 1]));
-      acc[n][p] = _mm256_add_epi32(acc[n][p], dot);
+      Accumulate(acc[n][p],
+                 DotWords(even, odd, _mm256_set1_epi32(q[2 * n]), _mm256_set1_epi32(q[2 * n + 1])));
+    }
+  }
+
+  /// Quad kQuad of a group: product lines 2 * kQuad and 2 * kQuad + 1.
+  template <int kBits, int kQuad>
+  VARVE_INLINE void Quad(const uint8_t* group, const int32_t* q) {
+    if constexpr (kFirst == 0) Half<kBits, 2 * kQuad>(group, q, 0);
+    if constexpr (kLast == 1) Half<kBits, 2 * kQuad + 1>(group, q, kPieces - 2);
+  }
+
+ private:
+  template <int kBits, int kSlot>
+  VARVE_INLINE void Half(const uint8_t* group, const int32_t* q, int first_piece) {
+    // Every line of 8 bits is a group of its own.
+    if constexpr (kBits == 8) {
+      Piece(first_piece, Load(group + kSlot * kLine), q);
+      Piece(first_piece + 1, Load(group + kSlot * kLine + kPiece), q);
+    } else {
+      Piece(first_piece, Decode<kBits, kSlot>(group, 0), q);
+      Piece(first_piece + 1, Decode<kBits, kSlot>(group, 1), q);
     }
   }
 };
 
-/// Quad kQuad of a group: product lines 2 * kQuad and 2 * kQuad + 1.
-template <int kBits, int kQuad, int N>
-VARVE_INLINE void AddQuad(const uint8_t* group, const int32_t* q, Sums<N>& sums) {
-  if constexpr (kBits == 8) {
-    sums.Piece(0, Load(group), q);
-    sums.Piece(1, Load(group + kPiece), q);
-    sums.Piece(2, Load(group + kLine), q);
-    sums.Piece(3, Load(group + kLine + kPiece), q);
-  } else {
-    sums.Piece(0, Decode<kBits, 2 * kQuad>(group, 0), q);
-    sums.Piece(1, Decode<kBits, 2 * kQuad>(group, 1), q);
-    sums.Piece(2, Decode<kBits, 2 * kQuad + 1>(group, 0), q);
-    sums.Piece(3, Decode<kBits, 2 * kQuad + 1>(group, 1), q);
-  }
-}
-
-template <int N>
+template <typename S>
 VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const int32_t* q,
-                                   int stride, Sums<N>& sums) {
+                                   int stride, S& sums) {
   const uint8_t* group = codes + run.byte_offset;
   int quads = run.n_quads;
   switch (run.bits) {
     case 8:
-      for (; quads > 0; --quads, group += 2 * kLine, q += stride) AddQuad<8, 0>(group, q, sums);
+      for (; quads > 0; --quads, group += 2 * kLine, q += stride)
+        sums.template Quad<8, 0>(group, q);
       break;
     case 4:
-      for (; quads > 0; --quads, group += kLine, q += stride) AddQuad<4, 0>(group, q, sums);
+      for (; quads > 0; --quads, group += kLine, q += stride) sums.template Quad<4, 0>(group, q);
       break;
     case 2:
       for (; quads > 0; quads -= 2, group += kLine, q += 2 * stride) {
-        AddQuad<2, 0>(group, q, sums);
-        AddQuad<2, 1>(group, q + stride, sums);
+        sums.template Quad<2, 0>(group, q);
+        sums.template Quad<2, 1>(group, q + stride);
       }
       break;
     case 6:
       for (; quads > 0; quads -= 2, group += 3 * kLine, q += 2 * stride) {
-        AddQuad<6, 0>(group, q, sums);
-        AddQuad<6, 1>(group, q + stride, sums);
+        sums.template Quad<6, 0>(group, q);
+        sums.template Quad<6, 1>(group, q + stride);
       }
       break;
     default:
       for (; quads > 0; quads -= 4, group += 3 * kLine, q += 4 * stride) {
-        AddQuad<3, 0>(group, q, sums);
-        AddQuad<3, 1>(group, q + stride, sums);
-        AddQuad<3, 2>(group, q + 2 * stride, sums);
-        AddQuad<3, 3>(group, q + 3 * stride, sums);
+        sums.template Quad<3, 0>(group, q);
+        sums.template Quad<3, 1>(group, q + stride);
+        sums.template Quad<3, 2>(group, q + 2 * stride);
+        sums.template Quad<3, 3>(group, q + 3 * stride);
       }
   }
   return q;
 }
 
-/// Queries first .. first + N - 1 of the batch.
-template <int N>
-__attribute__((noinline)) void Block(const QkArgs& args, int first) {
+/// Logits of the tokens of halves kFirst to kLast.
+template <int N, int kFirst, int kLast>
+__attribute__((noinline)) void Block(const QkArgs& args) {
+  using S = Sums<N, kFirst, kLast>;
   const QkRuns& runs = *args.runs;
   const QkQueries& queries = *args.queries;
-  const int stride = 2 * queries.n;
-  const int32_t* q = static_cast<const int32_t*>(queries.operand) + 2 * first;
-  Sums<N> wide;
-  wide.Set(&queries.start[first][0]);
-  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], args.codes, q, stride, wide);
-  __m256 logit[N][kPieces];
-#pragma GCC unroll 2
-  for (int n = 0; n < N; ++n) {
-    const __m256 scale = _mm256_set1_ps(queries.wide_scale[first + n]);
+  const auto* q = static_cast<const int32_t*>(queries.operand);
+  S wide;
+  wide.Set(&queries.start[0][0]);
+  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], args.codes, q, 2 * N, wide);
+  __m256 logit[N][S::kPieces];
 #pragma GCC unroll 4
-    for (int p = 0; p < kPieces; ++p)
+  for (int n = 0; n < N; ++n) {
+    const __m256 scale = _mm256_set1_ps(queries.wide_scale[n]);
+#pragma GCC unroll 4
+    for (int p = 0; p < S::kPieces; ++p)
       logit[n][p] = _mm256_mul_ps(_mm256_cvtepi32_ps(wide.acc[n][p]), scale);
   }
-  Sums<N> narrow;
-  narrow.Set(&queries.start[first][2]);
+  S narrow;
+  narrow.Set(&queries.start[0][2]);
   for (int r = runs.n_wide_runs; r < runs.n_runs; ++r)
-    q = AddRun(runs.run[r], args.codes, q, stride, narrow);
-#pragma GCC unroll 2
-  for (int n = 0; n < N; ++n) {
-    const __m256 scale = _mm256_set1_ps(queries.narrow_scale[first + n]);
+    q = AddRun(runs.run[r], args.codes, q, 2 * N, narrow);
 #pragma GCC unroll 4
-    for (int p = 0; p < kPieces; ++p) {
-      const __m256 part = _mm256_mul_ps(_mm256_cvtepi32_ps(narrow.acc[n][p]), scale);
-      const __m256 gain =
-          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(args.gains + 8 * p)));
-      _mm256_storeu_ps(args.logits + 32 * (first + n) + 8 * p,
+  for (int p = 0; p < S::kPieces; ++p) {
+    const int token = 16 * kFirst + 8 * p;
+    const __m256 gain =
+        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(args.gains + token)));
+#pragma GCC unroll 4
+    for (int n = 0; n < N; ++n) {
+      const __m256 part = _mm256_mul_ps(_mm256_cvtepi32_ps(narrow.acc[n][p]),
+                                        _mm256_set1_ps(queries.narrow_scale[n]));
+      _mm256_storeu_ps(args.logits + 32 * n + token,
                        _mm256_mul_ps(_mm256_add_ps(logit[n][p], part), gain));
     }
   }
@@ -134,9 +139,18 @@ void QkAvx2(const QkArgs& args) {
   for (int i = 0; i < args.n_prefetch_lines; ++i) {
     _mm_prefetch(reinterpret_cast<const char*>(args.prefetch + i * kLine), _MM_HINT_T0);
   }
-  int first = 0;
-  for (; first + 2 <= args.queries->n; first += 2) Block<2>(args, first);
-  if (first < args.queries->n) Block<1>(args, first);
+  switch (args.queries->n) {
+    case 1:
+      return Block<1, 0, 1>(args);
+    case 2:
+      return Block<2, 0, 1>(args);
+    case 3:
+      Block<3, 0, 0>(args);
+      return Block<3, 1, 1>(args);
+    default:
+      Block<4, 0, 0>(args);
+      return Block<4, 1, 1>(args);
+  }
 }
 
 void QkPackAvx2(const QkPackArgs& args) {

@@ -15,10 +15,10 @@ constexpr int kLanes = 16;
 /// 2^x for x <= 126, at least 2^-126.
 float Exp2(float x) {
   x = std::max(x, -126.0f);
-  const float whole = std::nearbyint(x);
+  const float whole = std::floor(x);
   const float r = x - whole;
-  float p = kExp2Coefficient[4];
-  for (int i = 3; i >= 0; --i) p = std::fma(p, r, kExp2Coefficient[i]);
+  float p = kExp2Coefficient[kExp2Degree];
+  for (int i = kExp2Degree - 1; i >= 0; --i) p = std::fma(p, r, kExp2Coefficient[i]);
   return p * std::bit_cast<float>(static_cast<uint32_t>(static_cast<int>(whole) + 127) << 23);
 }
 
@@ -42,7 +42,7 @@ float LaneTotal(const float* x) {
 void SoftmaxReference(SoftmaxArgs& args) {
   for (int item = 0; item < args.n_items; ++item) {
     float* x = args.logits + item * kTokens;
-    const float* bias = args.bias[item];
+    const float* bias = args.open ? nullptr : args.bias[item];
     bool takes_part[kTokens];
     bool bad = false;
     float max = -INFINITY;
@@ -62,6 +62,7 @@ void SoftmaxReference(SoftmaxArgs& args) {
     std::fill_n(weights, kTokens, static_cast<int16_t>(0));
     args.exponent[item] = kNoExponent;
     args.sum[item] = bad ? NAN : 0.0f;
+    const float level = args.unit[item];
     args.unit[item] = 0;
     if (bad || max == -INFINITY) {
       std::fill_n(x, kTokens, 0.0f);
@@ -76,7 +77,8 @@ void SoftmaxReference(SoftmaxArgs& args) {
     }
     args.exponent[item] = static_cast<int32_t>(exponent);
     args.sum[item] = LaneTotal(x);
-    args.unit[item] = gain_max / 32767.0f;
+    args.unit[item] =
+        args.v_gains[item] != nullptr ? level * (gain_max * (1.0f / 32767.0f)) : level;
   }
 }
 

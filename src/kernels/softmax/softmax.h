@@ -3,7 +3,7 @@
 //
 //   x[t] = logit[t] (in octaves: the query carries log2 e), soft-capped, + slope * bias[t]
 //   e    = ceil(max x)            w[t] = 2^(x[t] - e)                     sum = sum_t w[t]
-//   weight[t] = round(w[t] * gain[t] * 32767 / gain_max)                  unit = gain_max / 32767
+//   weight[t] = round(w[t] * gain[t] * 32767 / gain_max)                  unit *= gain_max / 32767
 //
 // A cell with bias -inf, or past the live bits, takes no part whatever its logit and gain hold. A
 // NaN among the others makes `sum` NaN. The exponent is an integer, so block results combine by
@@ -23,6 +23,8 @@ inline constexpr int32_t kNoExponent = INT32_MIN;
 
 struct SoftmaxArgs {
   int n_items = 0;
+  /// No item has a bias, every one has v_gains, and cap is 0; what `bias` holds is not looked at.
+  bool open = false;
   float* logits = nullptr;  ///< [n_items][32]; becomes w where v_gains is null
   const float* bias[kMaxSoftmaxItems] =
       {};  ///< [32] in octaves, null: all cells take part unbiased
@@ -32,15 +34,17 @@ struct SoftmaxArgs {
   void* weights = nullptr;  ///< [n_items] 64 bytes each, in the ISA's own order, 64-byte aligned
   int32_t exponent[kMaxSoftmaxItems] = {};  ///< out: e
   float sum[kMaxSoftmaxItems] = {};         ///< out
-  float unit[kMaxSoftmaxItems] = {};        ///< out
+  /// In: worth of a level of the values. Out: worth of a weight times a level, 0 with kNoExponent.
+  float unit[kMaxSoftmaxItems] = {};
 };
 
 using SoftmaxKernel = void (*)(SoftmaxArgs& args);
 
-/// Coefficients of 2^r on [-1/2, 1/2], relative error 4e-6 (Chebyshev nodes): below what 15-bit
-/// weights resolve.
-constexpr float kExp2Coefficient[5] = {1.0f, 0.693121045203427f, 0.24022349038020335f,
-                                       0.055921975842256264f, 0.009666368515387469f};
+/// Coefficients of 2^r on [0, 1), r = x - floor(x): exact at 0, relative error at most 8.6e-5.
+/// Values lie in [1, 2), so a power of two can be added to their exponent bits.
+constexpr int kExp2Degree = 3;
+constexpr float kExp2Coefficient[kExp2Degree + 1] = {1.0f, 0.6951167583465576f,
+                                                     0.22764499485492706f, 0.07706703990697861f};
 
 void SoftmaxReference(SoftmaxArgs& args);
 void SoftmaxAvx2(SoftmaxArgs& args);

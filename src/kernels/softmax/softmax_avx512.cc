@@ -11,12 +11,12 @@ namespace {
 
 __attribute__((always_inline)) inline __m512 Exp2(__m512 x) {
   x = _mm512_max_ps(_mm512_set1_ps(-126.0f), x);  // of a NaN and a number the second operand wins
-  const __m512 whole = _mm512_roundscale_ps(x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
-  const __m512 r = _mm512_sub_ps(x, whole);
-  __m512 p = _mm512_set1_ps(kExp2Coefficient[4]);
+  const __m512 r = _mm512_reduce_ps(x, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC);
+  __m512 p = _mm512_set1_ps(kExp2Coefficient[kExp2Degree]);
 #pragma GCC unroll 4
-  for (int i = 3; i >= 0; --i) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2Coefficient[i]));
-  return _mm512_scalef_ps(p, whole);
+  for (int i = kExp2Degree - 1; i >= 0; --i)
+    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(kExp2Coefficient[i]));
+  return _mm512_scalef_ps(p, x);  // takes the floor
 }
 
 __attribute__((always_inline)) inline __m512 Tanh(__m512 x) {
@@ -42,9 +42,11 @@ struct Add {
   }
 };
 
+/// Of f16 numbers two a lane. Gains are not negative, so their bits order as they do, and a NaN is
+/// above all.
 struct MaxBits {
   static __attribute__((always_inline)) inline __m512 Of(__m512 a, __m512 b) {
-    return _mm512_castsi512_ps(_mm512_max_epu32(_mm512_castps_si512(a), _mm512_castps_si512(b)));
+    return _mm512_castsi512_ps(_mm512_max_epu16(_mm512_castps_si512(a), _mm512_castps_si512(b)));
   }
 };
 
@@ -106,14 +108,6 @@ __attribute__((always_inline)) inline Halves LoadGains(const uint16_t* gains) {
            _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 16)))}};
 }
 
-/// Bits of the largest gain of pairs of cells, one a lane. Gains are not negative, so their bits
-/// order as they do, and a NaN is above all.
-__attribute__((always_inline)) inline __m512 GainBits(const uint16_t* gains, uint32_t part) {
-  const __m512i bits = _mm512_maskz_loadu_epi16(part, gains);
-  const __m512i pairs = _mm512_max_epu16(bits, _mm512_srli_epi32(bits, 16));
-  return _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff)));
-}
-
 /// Per item, from the folded maxima: where the exponent and the integer scale of its weights come
 /// from.
 struct Scales {
@@ -126,8 +120,9 @@ struct Scales {
   __attribute__((always_inline)) inline Scales(const __m512* maxima, __m512 folded_gain_bits) {
     exponent =
         _mm512_roundscale_ps(FoldRows<Max>(maxima), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    const __m512 gain =
-        _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_castps_si512(folded_gain_bits)));
+    const __m512i pairs = _mm512_castps_si512(folded_gain_bits);
+    const __m512 gain = _mm512_cvtph_ps(
+        _mm512_cvtepi32_epi16(_mm512_max_epu16(pairs, _mm512_srli_epi32(pairs, 16))));
     bad_gain = _mm512_cmp_ps_mask(gain, gain, _CMP_UNORD_Q);
     gain_max = _mm512_max_ps(gain, _mm512_set1_ps(1e-30f));
     _mm512_store_ps(exponents, exponent);
@@ -142,9 +137,10 @@ __attribute__((always_inline)) inline void StoreWeights(const SoftmaxArgs& args,
   _mm512_store_si512(static_cast<uint8_t*>(args.weights) + 64 * item, ordered);
 }
 
-/// Results of all items. A NaN or +inf among the logits has made the sum NaN.
+/// Results of all items; `packed`: those with gains. A NaN or +inf among the logits has made the
+/// sum NaN.
 __attribute__((always_inline)) inline void Finish(SoftmaxArgs& args, const Scales& scales,
-                                                  const __m512* sum_rows) {
+                                                  const __m512* sum_rows, __mmask16 packed) {
   const __m512 sums = FoldRows<Add>(sum_rows);
   const __mmask16 bad = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q) | scales.bad_gain;
   const __mmask16 seen =
@@ -154,8 +150,9 @@ __attribute__((always_inline)) inline void Finish(SoftmaxArgs& args, const Scale
                                                              present, scales.exponent));
   _mm512_storeu_ps(args.sum, _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad,
                                                 _mm512_set1_ps(__builtin_nanf(""))));
-  _mm512_storeu_ps(args.unit,
-                   _mm512_maskz_div_ps(present, scales.gain_max, _mm512_set1_ps(32767.0f)));
+  const __m512 level = _mm512_maskz_loadu_ps(present, args.unit);
+  const __m512 weight = _mm512_mul_ps(scales.gain_max, _mm512_set1_ps(1.0f / 32767.0f));
+  _mm512_storeu_ps(args.unit, _mm512_mask_mul_ps(level, packed, level, weight));
 }
 
 /// All cells of all items take part, unbiased, with packed values: what a step over an open context
@@ -164,8 +161,6 @@ __attribute__((noinline)) void Open(SoftmaxArgs& args) {
   const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
   __m512 rows[kMaxSoftmaxItems];
   __m512 gain_rows[kMaxSoftmaxItems];
-  const uint16_t* gains_of = nullptr;
-  __m512 gain_bits = _mm512_setzero_ps();
   for (int item = 0; item < kMaxSoftmaxItems; ++item) {
     if (item >= args.n_items) {
       rows[item] = minus_inf;
@@ -174,14 +169,10 @@ __attribute__((noinline)) void Open(SoftmaxArgs& args) {
     }
     rows[item] = _mm512_max_ps(_mm512_loadu_ps(args.logits + 32 * item),
                                _mm512_loadu_ps(args.logits + 32 * item + 16));
-    if (args.v_gains[item] != gains_of) {
-      gains_of = args.v_gains[item];
-      gain_bits = GainBits(gains_of, ~0u);
-    }
-    gain_rows[item] = gain_bits;
+    gain_rows[item] = _mm512_loadu_ps(args.v_gains[item]);
   }
   const Scales scales(rows, FoldRows<MaxBits>(gain_rows));
-  gains_of = nullptr;
+  const uint16_t* gains_of = nullptr;
   Halves gains{};
   for (int item = 0; item < args.n_items; ++item) {
     if (args.v_gains[item] != gains_of) {
@@ -199,7 +190,7 @@ __attribute__((noinline)) void Open(SoftmaxArgs& args) {
                  _mm512_cvtps_epi32(_mm512_mul_ps(b, gains.half[1])));
   }
   for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) rows[item] = _mm512_setzero_ps();
-  Finish(args, scales, rows);
+  Finish(args, scales, rows, 0xffff);
 }
 
 /// Any mixture of masks, biases, soft-cap and plain values.
@@ -208,6 +199,7 @@ __attribute__((noinline)) void Masked(SoftmaxArgs& args) {
   __m512 rows[kMaxSoftmaxItems];
   __m512 gain_rows[kMaxSoftmaxItems];
   uint32_t part[kMaxSoftmaxItems];
+  __mmask16 packed = 0;
   for (int item = 0; item < args.n_items; ++item) {
     float* logits = args.logits + 32 * item;
     const float* bias = args.bias[item];
@@ -232,8 +224,12 @@ __attribute__((noinline)) void Masked(SoftmaxArgs& args) {
     _mm512_storeu_ps(logits, x.half[0]);
     _mm512_storeu_ps(logits + 16, x.half[1]);
     rows[item] = _mm512_max_ps(x.half[0], x.half[1]);
-    gain_rows[item] = args.v_gains[item] != nullptr ? GainBits(args.v_gains[item], part[item])
-                                                    : _mm512_setzero_ps();
+    gain_rows[item] = _mm512_setzero_ps();
+    if (args.v_gains[item] != nullptr) {
+      gain_rows[item] =
+          _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(part[item], args.v_gains[item]));
+      packed |= static_cast<__mmask16>(1u << item);
+    }
   }
   for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) {
     rows[item] = minus_inf;
@@ -268,17 +264,13 @@ __attribute__((noinline)) void Masked(SoftmaxArgs& args) {
     StoreWeights(args, item, integers[0], integers[1]);
   }
   for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) rows[item] = _mm512_setzero_ps();
-  Finish(args, scales, rows);
+  Finish(args, scales, rows, packed);
 }
 
 }  // namespace
 
 void SoftmaxAvx512(SoftmaxArgs& args) {
-  bool open = args.cap == 0;
-  for (int item = 0; item < args.n_items; ++item) {
-    open = open && args.bias[item] == nullptr && args.v_gains[item] != nullptr;
-  }
-  if (open) {
+  if (args.open) {
     Open(args);
   } else {
     Masked(args);
