@@ -364,6 +364,41 @@ VARVE_API varve_status varve_cache_set_channel_order(varve_cache* cache, int32_t
                                                      int32_t head_dim, const int32_t* keys,
                                                      const int32_t* values);
 
+/* ---- Sessions: caches that outlive the process, or go back to an earlier state
+ * ------------------------------------
+ * A session holds the caches of a list, usually a model's layers, packed as they are;
+ * docs/format.md has its bytes. A cache that was loaded goes on exactly as the saved one would
+ * have.
+ *
+ * caches: n_caches handles. model: the caller's fingerprint of its model, kept in the session, or
+ * NULL. A load with a model needs a session saved with the same one. Loading needs caches made with
+ * the settings, the layer and (when they hold tokens) the shape that were saved; else
+ * VARVE_ERROR_INCOMPATIBLE with the field and both values. All caches take the session's content,
+ * or, after any error, none does.
+ */
+
+/* Writes beside `path` and renames once everything is on disk: a save that fails leaves what was
+ * there, and no part of a file. */
+VARVE_API varve_status varve_cache_save(varve_cache* const* caches, size_t n_caches,
+                                        const char* model, const char* path);
+
+/* VARVE_ERROR_IO, _BAD_FORMAT, _CHECKSUM_MISMATCH, _INCOMPATIBLE or _UNSUPPORTED (a later format).
+ */
+VARVE_API varve_status varve_cache_load(varve_cache* const* caches, size_t n_caches,
+                                        const char* model, const char* path);
+
+/* *n_bytes: what varve_cache_snapshot writes. */
+VARVE_API varve_status varve_cache_snapshot_bound(varve_cache* const* caches, size_t n_caches,
+                                                  const char* model, size_t* n_bytes);
+
+/* The bytes of a session file into a buffer; *n_bytes gets their number, also when capacity is too
+ * small. */
+VARVE_API varve_status varve_cache_snapshot(varve_cache* const* caches, size_t n_caches,
+                                            const char* model, void* buffer, size_t capacity,
+                                            size_t* n_bytes);
+VARVE_API varve_status varve_cache_restore(varve_cache* const* caches, size_t n_caches,
+                                           const char* model, const void* buffer, size_t n_bytes);
+
 /* ---- The pieces of the seeds' methods
  * ------------------------------------------------------------------------------ */
 

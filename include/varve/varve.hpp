@@ -320,6 +320,34 @@ class KVCache {
     return KVCache(raw);
   }
 
+  /// The cache as a session file of its own; `model` is the caller's fingerprint of its model.
+  /// save_session() has the layers of a model in one file.
+  Status save(const std::string& path, const std::string& model = "") const {
+    varve_cache* const own = get();
+    return Status::of(varve_cache_save(&own, 1, model.c_str(), path.c_str()));
+  }
+  /// Takes the content of a session saved from a cache with these settings; unchanged on error.
+  Status load(const std::string& path, const std::string& model = "") {
+    varve_cache* const own = get();
+    return Status::of(varve_cache_load(&own, 1, model.c_str(), path.c_str()));
+  }
+  /// The same in memory.
+  Result<std::vector<std::byte>> snapshot(const std::string& model = "") const {
+    varve_cache* const own = get();
+    size_t n_bytes = 0;
+    Status status = Status::of(varve_cache_snapshot_bound(&own, 1, model.c_str(), &n_bytes));
+    if (!status.ok()) return status;
+    std::vector<std::byte> bytes(n_bytes);
+    status = Status::of(
+        varve_cache_snapshot(&own, 1, model.c_str(), bytes.data(), bytes.size(), &n_bytes));
+    if (!status.ok()) return status;
+    return bytes;
+  }
+  Status restore(std::span<const std::byte> bytes, const std::string& model = "") {
+    varve_cache* const own = get();
+    return Status::of(varve_cache_restore(&own, 1, model.c_str(), bytes.data(), bytes.size()));
+  }
+
   varve_cache_stats stats() const {
     varve_cache_stats now = {};
     now.struct_size = sizeof(now);
@@ -368,6 +396,22 @@ class KVCache {
   };
   std::unique_ptr<varve_cache, Destroy> cache_;
 };
+
+/// The layers of a model in one session file.
+inline Status save_session(std::span<const KVCache> caches, const std::string& path,
+                           const std::string& model = "") {
+  std::vector<varve_cache*> handles;
+  for (const KVCache& cache : caches) handles.push_back(cache.get());
+  return Status::of(varve_cache_save(handles.data(), handles.size(), model.c_str(), path.c_str()));
+}
+
+/// All caches take the session's content, or none does.
+inline Status load_session(std::span<KVCache> caches, const std::string& path,
+                           const std::string& model = "") {
+  std::vector<varve_cache*> handles;
+  for (const KVCache& cache : caches) handles.push_back(cache.get());
+  return Status::of(varve_cache_load(handles.data(), handles.size(), model.c_str(), path.c_str()));
+}
 
 class FP16KVCache : public KVCache {
  public:

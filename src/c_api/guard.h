@@ -8,6 +8,7 @@
 #include <stdexcept>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "base/status.h"
 #include "policy/settings.h"
@@ -43,9 +44,9 @@ varve_status Guard(Body&& body) noexcept {
 }
 
 /// kInvalidArgument "name is NULL", or OK.
-inline Status CheckNotNull(const void* pointer, const char* name) {
+inline Status CheckNotNull(const void* pointer, std::string name) {
   if (pointer != nullptr) return Status();
-  return Status(StatusCode::kInvalidArgument, std::string(name) + " is NULL");
+  return Status(StatusCode::kInvalidArgument, std::move(name) + " is NULL");
 }
 
 /// kInvalidArgument when a params struct's struct_size is below `needed`, the size that the first

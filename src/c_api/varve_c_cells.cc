@@ -1,16 +1,11 @@
 // varve_cells_*: structs and status codes on the outside, CellCache within.
 #include <cstddef>
-#include <memory>
 #include <string>
 
 #include "c_api/guard.h"
-#include "cache/cell_cache.h"
+#include "c_api/handles.h"
 #include "policy/settings.h"
 #include "varve/varve.h"
-
-struct varve_cells {
-  std::unique_ptr<varve::CellCache> cache;
-};
 
 namespace varve {
 namespace {

@@ -1,13 +1,8 @@
 #include <algorithm>
-#include <memory>
 
 #include "base/checked_math.h"
 #include "c_api/guard.h"
-#include "cache/sequence_cache.h"
-
-struct varve_cache {
-  std::unique_ptr<varve::SequenceCache> cache;
-};
+#include "c_api/handles.h"
 
 namespace varve {
 namespace {

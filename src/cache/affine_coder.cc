@@ -49,6 +49,14 @@ void AffineCoder::RoundTrip(int tier, const std::byte* rows, int n_rows, int fir
   RoundTripRows(shape, layout.widths[0], layout.format, rows, first, n, tile);
 }
 
+CodingRecord AffineCoder::Describe(int tier) const {
+  return DescribeAffine(layouts_[static_cast<size_t>(tier)]);
+}
+
+bool AffineCoder::IsSound(int tier, const std::byte* payload, bool may_be_nan) const {
+  return AffineBlockIsSound(layouts_[static_cast<size_t>(tier)], payload, may_be_nan);
+}
+
 size_t AffineCoder::held_bytes() const { return scratch_.held_bytes(); }
 
 }  // namespace varve

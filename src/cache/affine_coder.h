@@ -24,6 +24,8 @@ class AffineCoder : public GroupCoder {
               float* tile) const override;
   void RoundTrip(int tier, const std::byte* rows, int n_rows, int first, int n,
                  float* tile) const override;
+  CodingRecord Describe(int tier) const override;
+  bool IsSound(int tier, const std::byte* payload, bool may_be_nan) const override;
   size_t held_bytes() const override;
 
  private:

@@ -15,6 +15,7 @@ class AgeTieredCache final : public GroupedCache {
  protected:
   Status MakeCoder(Side side, std::unique_ptr<GroupCoder>* coder) const override {
     if (settings().codec == CodecChoice::kPerToken) {
+      VARVE_RETURN_IF_ERROR(PerTokenCoder::CheckHeadDim(shape().head_dim(side)));
       *coder = std::make_unique<PerTokenCoder>(side, shape().head_dim(side), shape().n_rows(),
                                                Bits(side), settings());
       return Status();

@@ -7,6 +7,10 @@
 #include <cstdint>
 #include <span>
 
+#include "base/status.h"
+#include "session/bytes.h"
+#include "session/coding.h"
+
 namespace varve {
 
 class GroupCoder {
@@ -43,6 +47,17 @@ class GroupCoder {
   virtual void Fit() {}
   virtual void EndLearning() noexcept {}
   virtual void RollBack() noexcept {}
+
+  /// How a tier is coded, for a session file.
+  virtual CodingRecord Describe(int tier) const = 0;
+  /// Whether a payload from outside is one that Encode() could have made.
+  virtual bool IsSound(int tier, const std::byte* payload, bool may_be_nan) const = 0;
+  /// What was learned: the tables once they are fitted, until then the statistics.
+  virtual bool has_tables() const { return false; }
+  virtual void SaveTables(ByteWriter* /*to*/) const {}
+  virtual Status LoadTables(ByteReader* /*from*/) { return Status(); }
+  virtual void SaveStatistics(ByteWriter* /*to*/) const {}
+  virtual Status LoadStatistics(ByteReader* /*from*/) { return Status(); }
 
   /// Bytes of tables and scratch.
   virtual size_t held_bytes() const = 0;

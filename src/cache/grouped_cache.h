@@ -54,6 +54,11 @@ class GroupedCache : public SequenceCache {
   int TileTokens(int64_t first) const override;
   void FillTokenTiers(int64_t row, uint8_t* tiers) const override;
   void FillStats(SequenceStats* stats) const override;
+  void SaveContent(uint32_t index, SessionWriter* writer) const override;
+  Status LoadContent(uint32_t index, SessionReader* reader) override;
+  /// Counters that a method keeps beside the groups.
+  virtual std::array<int64_t, 2> MethodCounters() const { return {0, 0}; }
+  virtual void SetMethodCounters(const std::array<int64_t, 2>& /*counters*/) {}
 
   ExactFormat exact_format() const { return static_cast<ExactFormat>(shape().type); }
   /// Tokens before the first exact group, sinks not counted.
@@ -96,6 +101,19 @@ class GroupedCache : public SequenceCache {
   /// Shows new rows to the coders that learn, and lets them fit once they have seen enough.
   void LearnRows(const NewTokens& tokens);
   Group CodeGroup(const NewTokens& tokens, size_t group, int tier);
+
+  // grouped_state.cc
+  /// Tokens of a group that are held.
+  int64_t HeldIn(size_t group) const;
+  size_t n_groups_held() const;
+  void PutPlan(ByteWriter* to) const;
+  Status CheckPlan(ByteReader* from) const;
+  void SaveSide(Side side, uint32_t index, SessionWriter* writer) const;
+  Status LoadLearned(uint32_t index, SessionReader* reader);
+  Status LoadState(uint32_t index, SessionReader* reader);
+  bool SideBytes(Side side, size_t* bytes) const;
+  Status LoadSide(Side side, uint32_t index, SessionReader* reader);
+  Status LoadPayload(Side side, size_t group, SectionStream* stream);
 
   GroupPlan plan_;
   std::array<std::unique_ptr<GroupCoder>, 2> coders_;

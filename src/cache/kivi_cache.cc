@@ -63,6 +63,12 @@ class KiviCache final : public GroupedCache {
     return GroupedCache::CopyRows(from, rows);
   }
 
+  std::array<int64_t, 2> MethodCounters() const override { return {key_bytes_, value_bytes_}; }
+  void SetMethodCounters(const std::array<int64_t, 2>& counters) override {
+    key_bytes_ = counters[0];
+    value_bytes_ = counters[1];
+  }
+
   void FillStats(SequenceStats* stats) const override {
     GroupedCache::FillStats(stats);
     const int64_t n_rows = shape().n_rows();

@@ -1,7 +1,10 @@
 #include "cache/per_token_coder.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
+
+#include "session/key_tables.h"
 
 namespace varve {
 namespace {
@@ -22,6 +25,7 @@ size_t TableBytes(const KeyTable& table) {
 PerTokenCoder::PerTokenCoder(Side side, int head_dim, int64_t n_rows, std::span<const int> bits,
                              const Settings& settings)
     : head_dim_(head_dim),
+      n_rows_(n_rows),
       pairing_(static_cast<RopePairing>(settings.rope)),
       n_rope_dims_(std::min(settings.rope_dims.value_or(head_dim), head_dim)),
       n_tiers_(bits.size()) {
@@ -29,12 +33,20 @@ PerTokenCoder::PerTokenCoder(Side side, int head_dim, int64_t n_rows, std::span<
     layouts_[tier] = MakeBlockLayout(SchemeOf(side, bits[tier]), side, head_dim);
     needs_tables_ = needs_tables_ || layouts_[tier].scheme.codec == Codec::kRopePair;
   }
-  if (!needs_tables_) return;
-  learned_.energies.resize(static_cast<size_t>(n_rows));
-  for (PairEnergies& energies : learned_.energies) {
-    energies.key.resize(static_cast<size_t>(head_dim));
-    energies.query.resize(static_cast<size_t>(head_dim));
-  }
+}
+
+Status PerTokenCoder::CheckHeadDim(int head_dim) {
+  if (head_dim <= kMaxHeadDim) return Status();
+  return Status(StatusCode::kUnsupported, "codec=per_token: heads have at most " +
+                                              std::to_string(kMaxHeadDim) + " channels, got " +
+                                              std::to_string(head_dim));
+}
+
+std::vector<PairEnergies> PerTokenCoder::NoEnergies() const {
+  PairEnergies none;
+  none.key.resize(static_cast<size_t>(head_dim_));
+  none.query.resize(static_cast<size_t>(head_dim_));
+  return std::vector<PairEnergies>(static_cast<size_t>(n_rows_), none);
 }
 
 int PerTokenCoder::FirstTableTier() const {
@@ -71,6 +83,11 @@ void PerTokenCoder::Decode(int tier, int64_t row, const std::byte* payload, int 
   }
 }
 
+void PerTokenCoder::BeginLearning() {
+  if (learned_.energies.empty()) learned_.energies = NoEnergies();
+  saved_ = learned_;
+}
+
 void PerTokenCoder::Learn(int64_t row, const float* values) {
   PairEnergies& energies = learned_.energies[static_cast<size_t>(row)];
   for (size_t d = 0; d < energies.key.size(); ++d) {
@@ -99,6 +116,51 @@ void PerTokenCoder::EndLearning() noexcept {
 void PerTokenCoder::RollBack() noexcept {
   learned_ = std::move(saved_);
   saved_ = Learned();
+}
+
+CodingRecord PerTokenCoder::Describe(int tier) const {
+  return DescribeBlock(layouts_[static_cast<size_t>(tier)]);
+}
+
+bool PerTokenCoder::IsSound(int tier, const std::byte* payload, bool may_be_nan) const {
+  return BlockIsSound(layouts_[static_cast<size_t>(tier)], 1, payload, may_be_nan);
+}
+
+void PerTokenCoder::SaveTables(ByteWriter* to) const {
+  for (const auto& tables : learned_.tables) {
+    for (const KeyTable& table : tables) PutKeyTable(table, to);
+  }
+}
+
+Status PerTokenCoder::LoadTables(ByteReader* from) {
+  for (size_t tier = 0; tier < n_tiers_; ++tier) {
+    if (layouts_[tier].scheme.codec != Codec::kRopePair) continue;
+    for (int64_t row = 0; row < n_rows_; ++row) {
+      Result<KeyTable> table = GetKeyTable(
+          layouts_[tier], "tier " + std::to_string(tier) + ", row " + std::to_string(row), from);
+      if (!table.ok()) return table.status();
+      learned_.tables[tier].push_back(std::move(table).value());
+    }
+  }
+  learned_.fitted = true;
+  return Status();
+}
+
+void PerTokenCoder::SaveStatistics(ByteWriter* to) const {
+  for (const PairEnergies& energies : learned_.energies) PutEnergies(energies, to);
+}
+
+Status PerTokenCoder::LoadStatistics(ByteReader* from) {
+  // Nothing learned yet is nothing written; and nothing is allocated that the file does not fill.
+  if (from->n_left() == 0) return Status();
+  const size_t row_bytes = static_cast<size_t>(2 + 2 * head_dim_) * sizeof(double);
+  if (from->n_left() / row_bytes < static_cast<size_t>(n_rows_))
+    return Status(StatusCode::kBadFormat, "key statistics are cut short");
+  learned_.energies = NoEnergies();
+  for (size_t row = 0; row < learned_.energies.size(); ++row) {
+    VARVE_RETURN_IF_ERROR(GetEnergies("row " + std::to_string(row), from, &learned_.energies[row]));
+  }
+  return Status();
 }
 
 size_t PerTokenCoder::held_bytes() const {

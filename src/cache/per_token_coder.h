@@ -17,6 +17,9 @@ namespace varve {
 
 class PerTokenCoder : public GroupCoder {
  public:
+  /// The row codecs work on the stack: kUnsupported past kMaxHeadDim channels.
+  static Status CheckHeadDim(int head_dim);
+
   /// bits: one width a tier, each 2, 3, 4, 8 or 16. 16 is exact f16 rows, 8 is rotated on both
   /// sides.
   PerTokenCoder(Side side, int head_dim, int64_t n_rows, std::span<const int> bits,
@@ -31,24 +34,34 @@ class PerTokenCoder : public GroupCoder {
               float* tile) const override;
   bool Learns() const override { return needs_tables_ && !learned_.fitted; }
   int FirstTableTier() const override;
-  void BeginLearning() override { saved_ = learned_; }
+  void BeginLearning() override;
   void Learn(int64_t row, const float* values) override;
   void Fit() override;
   void EndLearning() noexcept override;
   void RollBack() noexcept override;
+  CodingRecord Describe(int tier) const override;
+  bool IsSound(int tier, const std::byte* payload, bool may_be_nan) const override;
+  bool has_tables() const override { return learned_.fitted; }
+  void SaveTables(ByteWriter* to) const override;
+  Status LoadTables(ByteReader* from) override;
+  void SaveStatistics(ByteWriter* to) const override;
+  Status LoadStatistics(ByteReader* from) override;
   size_t held_bytes() const override;
   void CopyState(const GroupCoder& other, std::span<const int64_t> rows) override;
 
  private:
   struct Learned {
     bool fitted = false;
-    std::vector<PairEnergies> energies;           // [n_rows], until fitted
+    std::vector<PairEnergies> energies;           // [n_rows], from the first row until fitted
     std::array<std::vector<KeyTable>, 3> tables;  // [tier][n_rows], of rope_pair tiers
   };
 
   BlockCoding CodingOf(int tier, int64_t row) const;
 
+  std::vector<PairEnergies> NoEnergies() const;
+
   int head_dim_;
+  int64_t n_rows_;
   RopePairing pairing_;
   int n_rope_dims_;
   bool needs_tables_ = false;

@@ -11,9 +11,6 @@
 namespace varve {
 namespace {
 
-constexpr int64_t kMaxTokens = int64_t{1} << 40;
-constexpr int64_t kMaxHeadDim = 1 << 16;
-constexpr int64_t kMaxRows = int64_t{1} << 31;
 constexpr int64_t kSeedStep = 256;  // the original's buffer grows by this many tokens
 
 std::string ShapeText(const TensorView& t) {
@@ -28,7 +25,8 @@ Status Mismatch(std::string text) { return Status(StatusCode::kShapeMismatch, st
 Status CheckOneTensor(const TensorView& t, const char* name) {
   constexpr const char* kAxes[] = {"batch", "heads", "tokens", "channels"};
   constexpr int64_t kMin[] = {1, 1, 0, 1};
-  constexpr int64_t kMax[] = {kMaxRows, kMaxRows, kMaxTokens, kMaxHeadDim};
+  constexpr int64_t kMax[] = {SequenceCache::kMaxRows, SequenceCache::kMaxRows,
+                              SequenceCache::kMaxTokens, SequenceCache::kMaxChannels};
   for (int axis = 0; axis < 4; ++axis) {
     if (t.shape[axis] < kMin[axis] || t.shape[axis] > kMax[axis]) {
       return Mismatch(std::string(name) + " shape " + ShapeText(t) + ": " + kAxes[axis] +
@@ -36,7 +34,7 @@ Status CheckOneTensor(const TensorView& t, const char* name) {
                       std::to_string(kMax[axis]));
     }
   }
-  if (t.shape[0] * t.shape[1] > kMaxRows)
+  if (t.shape[0] * t.shape[1] > SequenceCache::kMaxRows)
     return Mismatch(std::string(name) + " shape " + ShapeText(t) + " is too large");
   if (t.shape[2] > 0 && t.data == nullptr) {
     return Status(StatusCode::kInvalidArgument, std::string(name) + " data is NULL");
@@ -81,7 +79,7 @@ Status SequenceCache::CheckTensors(const TensorView& k, const TensorView& v) con
                       " differ in more than their channels");
     }
   }
-  if (k.shape[2] > kMaxTokens - n_tokens_)
+  if (k.shape[2] > SequenceCache::kMaxTokens - n_tokens_)
     return Status(StatusCode::kSizeOverflow, "too many tokens in all");
   if (!has_shape_) {
     const int64_t wanted = settings_.head_dim.value_or(0);
@@ -198,10 +196,12 @@ Result<std::unique_ptr<SequenceCache>> SequenceCache::SelectRows(
   if (rows.empty() && has_shape_)
     return Status(StatusCode::kInvalidArgument, "rows must name at least one row");
   std::unique_ptr<SequenceCache> copy = MakeEmpty();
+  copy->set_layer(layer_, n_layers_);
   if (!has_shape_) return copy;
   copy->shape_ = shape_;
   copy->shape_.batch = static_cast<int64_t>(rows.size());
-  if (copy->shape_.n_rows() > kMaxRows) return Status(StatusCode::kSizeOverflow, "too many rows");
+  if (copy->shape_.n_rows() > SequenceCache::kMaxRows)
+    return Status(StatusCode::kSizeOverflow, "too many rows");
   VARVE_RETURN_IF_ERROR(copy->Prepare());
   VARVE_RETURN_IF_ERROR(copy->CopyRows(*this, rows));
   copy->has_shape_ = true;
@@ -218,9 +218,10 @@ Result<std::unique_ptr<SequenceCache>> SequenceCache::Clone() const {
 }
 
 Status SequenceCache::Reserve(int64_t n) {
-  if (n < 0 || n > kMaxTokens) {
-    return Status(StatusCode::kInvalidArgument,
-                  "n must be in 0.." + std::to_string(kMaxTokens) + ", got " + std::to_string(n));
+  if (n < 0 || n > SequenceCache::kMaxTokens) {
+    return Status(StatusCode::kInvalidArgument, "n must be in 0.." +
+                                                    std::to_string(SequenceCache::kMaxTokens) +
+                                                    ", got " + std::to_string(n));
   }
   if (!has_shape_ || n <= n_tokens_) return Status();
   return ReserveTokens(n);

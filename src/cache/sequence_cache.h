@@ -17,6 +17,8 @@
 #include "codec/amc_channel_order.h"
 #include "layout/scheme.h"
 #include "policy/settings.h"
+#include "session/reader.h"
+#include "session/writer.h"
 
 namespace varve {
 
@@ -78,6 +80,10 @@ class SequenceCache {
  public:
   /// Tokens of a tile: attention decodes at most this many rows at a time.
   static constexpr int kTileTokens = 32;
+  /// What a shape may have: tokens, batch rows times KV heads, channels of a head.
+  static constexpr int64_t kMaxTokens = int64_t{1} << 40;
+  static constexpr int64_t kMaxRows = int64_t{1} << 31;
+  static constexpr int64_t kMaxChannels = 1 << 16;
 
   virtual ~SequenceCache() = default;
   SequenceCache(const SequenceCache&) = delete;
@@ -114,6 +120,15 @@ class SequenceCache {
 
   SequenceStats Stats() const;
 
+  /// Describes this cache as cache number `index` of a session. The writer points at its packed
+  /// bytes: the cache must stay as it is until they are written.
+  void Save(uint32_t index, SessionWriter* writer) const;
+  /// A cache with these settings and the content of cache `index` of a session. Errors:
+  /// kIncompatible (names the field, both values), kBadFormat, kChecksumMismatch, kUnsupported,
+  /// kIoError.
+  Result<std::unique_ptr<SequenceCache>> Load(uint32_t index, SessionReader* reader) const;
+  static constexpr SessionKind kSessionKind = SessionKind::kSequence;
+
   /// Order in which AMC keeps channels; only while no tokens are held. Errors: kUnsupported (other
   /// methods), kInvalidState, kInvalidArgument.
   virtual Status SetChannelOrder(const AmcLayerOrder& order);
@@ -126,6 +141,10 @@ class SequenceCache {
   const SequenceShape& shape() const { return shape_; }
   bool has_shape() const { return has_shape_; }
   int64_t n_tokens() const { return n_tokens_; }
+  void set_layer(int layer, int n_layers) {
+    layer_ = layer;
+    n_layers_ = n_layers;
+  }
   ElementType output_type() const { return shape_.type; }
 
  protected:
@@ -150,6 +169,11 @@ class SequenceCache {
   virtual void FillTokenTiers(int64_t row, uint8_t* tiers) const = 0;
   virtual void FillStats(SequenceStats* stats) const = 0;
   virtual std::unique_ptr<SequenceCache> MakeEmpty() const = 0;
+  /// Adds the sections of a method.
+  virtual void SaveContent(uint32_t index, SessionWriter* writer) const = 0;
+  /// Reads them into an empty cache whose shape and number of tokens are set; Prepare() has not
+  /// been called.
+  virtual Status LoadContent(uint32_t index, SessionReader* reader) = 0;
   /// Type that exact rows are stored as: bf16 if both are, else f16 (spec section 4).
   virtual ElementType StorageType(ElementType k, ElementType v) const;
   /// Bytes of exact K and V that the original's padded buffer has room for, in tokens.
@@ -166,7 +190,12 @@ class SequenceCache {
   bool ThroughF16() const;
   Status SettleShape(const TensorView& k, const TensorView& v);
 
+  // sequence_state.cc
+  Status LoadShape(ByteReader* from);
+
   Settings settings_;
+  int layer_ = 0;
+  int n_layers_ = 1;
   SequenceShape shape_;
   bool has_shape_ = false;
   int64_t n_tokens_ = 0;

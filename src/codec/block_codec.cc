@@ -347,4 +347,24 @@ void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,
   }
 }
 
+bool BlockIsSound(const BlockLayout& layout, int n_kv_heads, const std::byte* block,
+                  bool may_be_nan) {
+  constexpr uint16_t kMagnitude = 0x7fff;
+  constexpr uint16_t kInfinity = 0x7c00;
+  const bool is_f16 = layout.scheme.codec == Codec::kF16;
+  if (is_f16 && may_be_nan) return true;
+  const size_t n = is_f16 ? static_cast<size_t>(kBlockTokens) * static_cast<size_t>(layout.head_dim)
+                          : layout.gain_bytes / sizeof(uint16_t);
+  for (int head = 0; head < n_kv_heads; ++head, block += layout.head_bytes()) {
+    const std::byte* halves = block + (is_f16 ? 0 : layout.code_bytes);
+    for (size_t i = 0; i < n; ++i) {
+      uint16_t half;
+      std::memcpy(&half, halves + i * sizeof half, sizeof half);
+      half &= kMagnitude;
+      if (half == kInfinity || (half > kInfinity && !may_be_nan)) return false;
+    }
+  }
+  return true;
+}
+
 }  // namespace varve

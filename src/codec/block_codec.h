@@ -34,6 +34,11 @@ void DecodeRow(const BlockCoding& coding, int n_kv_heads, const std::byte* block
 /// Decodes the whole payload of KV head `head`. tile: f32 [32][head_dim].
 void DecodeHead(const BlockCoding& coding, int head, const std::byte* head_payload, float* tile);
 
+/// True if a block from outside is one that could have been encoded: no gain is infinite, and
+/// without `may_be_nan` neither gains nor exact rows are NaN or infinite. Codes may be any bits.
+bool BlockIsSound(const BlockLayout& layout, int n_kv_heads, const std::byte* block,
+                  bool may_be_nan);
+
 /// Re-encodes all 32 tokens of a block into another coding (demotion or promotion); src and dst do
 /// not overlap.
 void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,

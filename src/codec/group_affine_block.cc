@@ -1,6 +1,7 @@
 #include "codec/group_affine_block.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <limits>
 
@@ -205,6 +206,39 @@ void StepAffineBlock(const AffineBlockLayout& from, const AffineBlockLayout& to,
                  scratch.codes.data());
     PackCodes(bits, scratch.codes.data(), n_elements, stream);
   }
+}
+
+bool ExactAreFinite(ExactFormat format, const std::byte* from, size_t n) {
+  // All bits of the exponent set: infinite or not a number.
+  const uint32_t exponent = format == ExactFormat::kF32   ? 0x7f800000u
+                            : format == ExactFormat::kF16 ? 0x7c00u
+                                                          : 0x7f80u;
+  bool finite = true;
+  for (size_t i = 0; i < n; ++i) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, from + i * ExactBytes(format), ExactBytes(format));
+    finite = finite && (bits & exponent) != exponent;
+  }
+  return finite;
+}
+
+bool AffineBlockIsSound(const AffineBlockLayout& layout, const std::byte* block, bool may_be_nan) {
+  if (layout.has_params()) {
+    const size_t n_params = layout.shape.n_params();
+    for (size_t i = 0; i < n_params; ++i) {
+      const float lo = LoadExact(layout.format, block, i);
+      const float hi = LoadExact(layout.format, block, n_params + i);
+      const bool range = std::isfinite(lo) && std::isfinite(hi) && lo <= hi;
+      if (!range && !(may_be_nan && std::isnan(lo) && std::isnan(hi))) return false;
+    }
+  }
+  for (int i = 0; i < layout.n_widths && !may_be_nan; ++i) {
+    if (layout.is_exact(i) && !ExactAreFinite(layout.format, block + layout.stream_offset(i),
+                                              layout.shape.n_elements())) {
+      return false;
+    }
+  }
+  return true;
 }
 
 void RoundTripRows(const GroupShape& shape, int bits, ExactFormat format, const std::byte* rows,

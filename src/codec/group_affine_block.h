@@ -64,6 +64,13 @@ void DecodeAffineBlock(const AffineBlockLayout& layout, const std::byte* block, 
 void StepAffineBlock(const AffineBlockLayout& from, const AffineBlockLayout& to,
                      const std::byte* src, AffineScratch& scratch, std::byte* dst);
 
+/// True if all n exact numbers are finite.
+bool ExactAreFinite(ExactFormat format, const std::byte* from, size_t n);
+
+/// True if a block from outside is one that could have been encoded: lo <= hi, both finite, or with
+/// `may_be_nan` both NaN; exact rows finite unless `may_be_nan`. Codes may be any bits.
+bool AffineBlockIsSound(const AffineBlockLayout& layout, const std::byte* block, bool may_be_nan);
+
 /// What encoding rows [n_tokens][dim] (stored exactly) at `bits` and decoding them would give, for
 /// tokens [first, first + n). Allocates nothing.
 void RoundTripRows(const GroupShape& shape, int bits, ExactFormat format, const std::byte* rows,
