@@ -26,7 +26,7 @@ demo: build
 	@python3 scripts/demo.py
 
 test:
-	@scripts/setup_deps.sh build lint bench
+	@scripts/setup_deps.sh build lint bench browser
 	@python3 scripts/run_tests.py
 
 test-models:

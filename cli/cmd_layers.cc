@@ -10,9 +10,9 @@
 
 #include "commands.h"
 #include "llm/model.h"
+#include "llm/model_shape.h"
 #include "llm/plugin.h"
 #include "measure/checkpoint.h"
-#include "measure/estimate.h"
 #include "measure/lockstep.h"
 #include "measure/quality.h"
 #include "support/failure.h"
@@ -44,6 +44,12 @@ struct Options {
   bool json = false;
 };
 
+/// What one cache lost on the text and held at its end.
+struct Outcome {
+  Interval kld;
+  double bits = 0;  ///< an element
+};
+
 struct LayerCost {
   int layer = 0;
   Interval kld;
@@ -65,8 +71,8 @@ class Sweep {
         checkpoint_(checkpoint) {}
 
   /// Mean KLD to f16 of each cache over the second half of the text; kept under `name`.
-  std::vector<Interval> Measure(const std::string& name, std::vector<CacheSpec> caches,
-                                const std::string& note) {
+  std::vector<Outcome> Measure(const std::string& name, std::vector<CacheSpec> caches,
+                               const std::string& note) {
     if (!checkpoint_.Find(name)) {
       caches.insert(caches.begin(), ParseCache("f16", {}));
       const LockstepOptions lockstep{shape_.n_ctx, options_.step, options_.model.threads};
@@ -80,15 +86,17 @@ class Sweep {
         const std::vector<double>& kld = scores[c].kld;
         const std::span<const double> half = std::span(kld).subspan(kld.size() / 2);
         const Interval interval = MeanInterval(half);
-        piece.push_back({interval.mean, interval.half_width});
+        const double bits = 8.0 * static_cast<double>(HeldBytes(scores[c].layers)) /
+                            static_cast<double>(shape_.Elements(shape_.n_ctx));
+        piece.push_back({interval.mean, interval.half_width, bits});
       }
       checkpoint_.Add(name, piece);
     }
     ++done_;
-    std::vector<Interval> intervals;
+    std::vector<Outcome> outcomes;
     for (const Json& entry : *checkpoint_.Find(name))
-      intervals.push_back({entry.at(0), entry.at(1)});
-    return intervals;
+      outcomes.push_back({{entry.at(0), entry.at(1)}, entry.at(2)});
+    return outcomes;
   }
 
   void set_pieces(int n_pieces) { n_pieces_ = n_pieces; }
@@ -139,7 +147,7 @@ void Run(const Options& options) {
          options.text, tokens.size(), n_ctx);
   }
   tokens.resize(static_cast<size_t>(n_ctx));
-  const Json identity = {{"layers", 1},
+  const Json identity = {{"layers", 2},
                          {"varve_version", varve_version()},
                          {"model", options.model.model},
                          {"tokens", MeanOf(std::vector<double>(tokens.begin(), tokens.end()))},
@@ -155,7 +163,7 @@ void Run(const Options& options) {
   std::vector<CacheSpec> whole;
   whole.push_back(ParseCache("fp16", {}));
   whole.push_back(ParseCache(options.method, options.sets));
-  const std::vector<Interval> bounds =
+  const std::vector<Outcome> bounds =
       sweep.Measure("whole", std::move(whole), "no layer, all layers");
   std::vector<LayerCost> costs;
   for (int first = 0; first < n_layers; first += kLayersAtOnce) {
@@ -164,14 +172,14 @@ void Run(const Options& options) {
       caches.push_back(OnlyLayer(cache, shape.layers[static_cast<size_t>(i)].layer));
     }
     const size_t n = caches.size();
-    const std::vector<Interval> klds =
+    const std::vector<Outcome> outcomes =
         sweep.Measure(fmt::format("layers from {}", first), std::move(caches),
                       fmt::format("layers {} to {}", first, first + static_cast<int>(n) - 1));
     for (size_t i = 0; i < n; ++i)
-      costs.push_back({shape.layers[static_cast<size_t>(first) + i].layer, klds[i]});
+      costs.push_back({shape.layers[static_cast<size_t>(first) + i].layer, outcomes[i].kld});
   }
 
-  const double noise = bounds[0].mean;
+  const double noise = bounds[0].kld.mean;
   std::vector<double> excess;
   for (const LayerCost& cost : costs) excess.push_back(std::max(0.0, cost.kld.mean - noise));
   const double threshold = kSensitiveFactor * Quantile(excess, 0.5);
@@ -189,7 +197,7 @@ void Run(const Options& options) {
   json["settings"] = cache.settings;
   json["n_ctx"] = n_ctx;
   json["noise_kld"] = noise;
-  json["all_layers_kld"] = bounds[1].mean;
+  json["all_layers_kld"] = bounds[1].kld.mean;
   json["layers"] = Json::array();
   for (const LayerCost& cost : costs) json["layers"].push_back(CostJson(cost));
   json["proposal"] = nullptr;
@@ -205,7 +213,7 @@ void Run(const Options& options) {
   std::string out = fmt::format(
       "{}, {} tokens; all layers with {}{}{}: KLD {:.4f}; all exact (noise): {:.5f}\n\n{}\n",
       shape.description, n_ctx, cache.label, cache.settings.empty() ? "" : " ", cache.settings,
-      bounds[1].mean, noise, table.ToString());
+      bounds[1].kld.mean, noise, table.ToString());
   if (worst.empty()) {
     out +=
         "No layer stands out (more than three times the median and above the noise): one setting "
@@ -219,20 +227,19 @@ void Run(const Options& options) {
     }
     std::vector<CacheSpec> proposal;
     proposal.push_back(ParseCache(options.method, sets));
-    const CacheEstimate before = EstimateCache(cache, shape, n_ctx);
-    const CacheEstimate after = EstimateCache(proposal.front(), shape, n_ctx);
     const std::string settings = proposal.front().settings;
-    const Interval kld =
+    const Outcome after =
         sweep.Measure("proposal " + settings, std::move(proposal), "proposal").front();
     json["proposal"] = {{"settings", settings},
-                        {"kld", kld.mean},
-                        {"half_width_95", kld.half_width},
+                        {"kld", after.kld.mean},
+                        {"half_width_95", after.kld.half_width},
                         {"bits_per_element", after.bits},
-                        {"bits_per_element_before", before.bits}};
+                        {"bits_per_element_before", bounds[1].bits}};
     out += fmt::format(
         "Proposal: --method {}{}\nmeasured: KLD {:.4f} ±{:.4f} at {:.2f} bits, instead of {:.4f} "
         "at {:.2f} bits\n",
-        options.method, line, kld.mean, kld.half_width, after.bits, bounds[1].mean, before.bits);
+        options.method, line, after.kld.mean, after.kld.half_width, after.bits, bounds[1].kld.mean,
+        bounds[1].bits);
   }
   if (options.json) {
     WriteJson(json);

@@ -93,11 +93,12 @@ void FillSizes(std::vector<Row>& rows, const ModelShape& shape, uint64_t ram) {
 
 /// The longest context, in steps of 256 tokens, for which a cache fits into ram; 0 if none does.
 int LongestContext(const Row& row, const std::string& path, int longest, uint64_t ram) {
+  const ModelPtr model = LoadModelWithoutWeights(path);
   int fits = 0;
   int too_long = longest / 256 + 1;
   while (fits + 1 < too_long) {
     const int middle = (fits + too_long) / 2;
-    const ModelShape shape = ReadModelShape(path, middle * 256, kBatch);
+    const ModelShape shape = ReadModelShape(model.get(), path, middle * 256, kBatch);
     const bool ok = KvBytes(row, shape) + OtherBytes(shape) <= ram;
     (ok ? fits : too_long) = middle;
   }

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <string>
 #include <vector>
@@ -75,8 +76,11 @@ void Run(const Options& options) {
   if (std::none_of(arguments.begin() + 1, arguments.end(), NamesDevice)) {
     arguments.insert(arguments.begin() + 1, {"--device", kDeviceName});
   }
-  const Environment environment = {
-      {"GGML_BACKEND_PATH", plugin}, {"VARVE_METHOD", cache.method}, {"VARVE_SET", cache.settings}};
+  // Empty ones, so that what the caller's environment says does not come on top.
+  const Environment environment = {{"GGML_BACKEND_PATH", plugin},
+                                   {"VARVE_PRESET", ""},
+                                   {"VARVE_METHOD", cache.method},
+                                   {"VARVE_SET", cache.settings}};
   if (options.json) {
     Json json = MakeResult("run", kSchemaVersion);
     json["environment"] = Json::object();
@@ -85,8 +89,10 @@ void Run(const Options& options) {
     WriteJson(json);
   } else if (options.dry_run) {
     std::string line;
-    for (const auto& [name, value] : environment)
+    for (const auto& [name, value] : environment) {
+      if (value.empty() && !std::getenv(name.c_str())) continue;
       line += fmt::format("{}={} ", name, Quoted(value));
+    }
     for (const std::string& argument : arguments) line += Quoted(argument) + " ";
     line.back() = '\n';
     WriteStdout(line);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Installs the Debian packages a part of the work needs, or prints the one line that does when not root.
-# usage: scripts/setup_deps.sh [build] [lint] [bench] [fuzz]      (default: build)
+# usage: scripts/setup_deps.sh [build] [lint] [bench] [fuzz] [browser]      (default: build)
 set -eu
 cd "$(dirname "$0")/.."
 . scripts/common.sh
@@ -11,8 +11,9 @@ for part in "${@:-build}"; do
     build) packages="$packages g++ cmake ninja-build ccache pkg-config binutils python3 python3-pip libgtest-dev" ;;
     lint) packages="$packages clang-format-14 clang-tidy-14 libomp-14-dev" ;;
     bench) packages="$packages libbenchmark-dev" ;;
+    browser) packages="$packages chromium" ;;
     fuzz) packages="$packages clang-14 libclang-rt-14-dev libomp-14-dev" ;;
-    *) fail "unknown part \"$part\"; valid: build lint bench fuzz" ;;
+    *) fail "unknown part \"$part\"; valid: build lint bench fuzz browser" ;;
   esac
 done
 

@@ -94,22 +94,25 @@ uint64_t ModelShape::StockBytes(ggml_type type_k, ggml_type type_v) const {
 }
 
 ModelShape ReadModelShape(const std::string& path, int n_ctx, int n_batch) {
-  const ModelPtr model = LoadModelWithoutWeights(path);
+  return ReadModelShape(LoadModelWithoutWeights(path).get(), path, n_ctx, n_batch);
+}
+
+ModelShape ReadModelShape(llama_model* model, const std::string& path, int n_ctx, int n_batch) {
   ContextOptions options;
   options.n_ctx = n_ctx;
   options.n_batch = n_batch;
   options.n_threads = 1;
-  const ContextPtr context = MakeContext(model.get(), options);
+  const ContextPtr context = MakeContext(model, options);
 
   ModelShape shape;
   shape.path = path;
   std::array<char, 128> text{};
-  llama_model_desc(model.get(), text.data(), text.size());
+  llama_model_desc(model, text.data(), text.size());
   shape.description = text.data();
-  shape.n_layers = llama_model_n_layer(model.get());
-  shape.n_ctx_train = llama_model_n_ctx_train(model.get());
-  shape.n_swa = llama_model_n_swa(model.get());
-  shape.weight_bytes = llama_model_size(model.get());
+  shape.n_layers = llama_model_n_layer(model);
+  shape.n_ctx_train = llama_model_n_ctx_train(model);
+  shape.n_swa = llama_model_n_swa(model);
+  shape.weight_bytes = llama_model_size(model);
   shape.n_ctx = static_cast<int>(llama_n_ctx(context.get()));
 
   for (const auto& [type, memory] : llama_get_memory_breakdown(context.get()))

@@ -5,6 +5,7 @@
 #define VARVE_CLI_LLM_MODEL_SHAPE_H_
 
 #include <ggml.h>
+#include <llama.h>
 #include <varve/varve.h>
 
 #include <cstdint>
@@ -54,6 +55,9 @@ struct ModelShape {
 /// n_batch. No weights are loaded. Fails when the model has no KV cache or llama.cpp cannot build
 /// its graph with flash attention.
 ModelShape ReadModelShape(const std::string& path, int n_ctx, int n_batch);
+
+/// The same, of a model that LoadModelWithoutWeights gave.
+ModelShape ReadModelShape(llama_model* model, const std::string& path, int n_ctx, int n_batch);
 
 }  // namespace varve::cli
 

@@ -17,6 +17,7 @@ namespace {
 
 constexpr int kSchemaVersion = 1;
 constexpr int kCurvePoints = 32;
+constexpr int64_t kShortestContext = 512;
 constexpr const char* kKeepsHint = "finished chunks are kept, the same command goes on from there";
 
 Json LayersJson(const std::vector<LayerFigures>& layers) {
@@ -170,14 +171,24 @@ Json CurveJson(const CacheFigures& figures) {
   return curve;
 }
 
-Json MemoryJson(const CacheSpec& cache, const ModelShape& shape, const KeyBits& key_bits) {
+/// Shapes for contexts of powers of two, as long as the model was trained for.
+std::vector<ModelShape> ContextShapes(const ModelShape& shape, int step) {
+  const ModelPtr model = LoadModelWithoutWeights(shape.path);
+  std::vector<ModelShape> shapes;
+  for (int64_t n = kShortestContext; n <= shape.n_ctx_train; n *= 2) {
+    shapes.push_back(ReadModelShape(model.get(), shape.path, static_cast<int>(n), step));
+  }
+  if (shapes.empty()) shapes.push_back(shape);
+  return shapes;
+}
+
+Json MemoryJson(const CacheSpec& cache, const std::vector<ModelShape>& shapes,
+                const KeyBits& key_bits) {
   Json curve = Json::array();
-  const auto add = [&](int64_t n) {
-    const CacheEstimate estimate = EstimateCache(cache, shape, n, &key_bits);
-    curve.push_back({{"n_tokens", n}, {"bytes", estimate.bytes}});
-  };
-  for (int64_t n = 256; n < shape.n_ctx && !cache.stock; n *= 2) add(n);
-  add(shape.n_ctx);
+  for (const ModelShape& shape : shapes) {
+    const CacheEstimate estimate = EstimateCache(cache, shape, shape.n_ctx, &key_bits);
+    curve.push_back({{"n_ctx", shape.n_ctx}, {"bytes", estimate.bytes}});
+  }
   return curve;
 }
 
@@ -274,6 +285,7 @@ Json ComparisonJson(const ComparisonPlan& plan, const ModelShape& shape,
   json["score_from"] = plan.score_from;
   json["f16_bytes"] = shape.StockBytes(GGML_TYPE_F16, GGML_TYPE_F16);
   json["methods"] = Json::array();
+  const std::vector<ModelShape> shapes = ContextShapes(shape, plan.step);
   for (size_t c = 0; c < plan.caches.size(); ++c) {
     const CacheSpec& cache = plan.caches[c];
     const CacheFigures& figure = figures[c];
@@ -295,7 +307,7 @@ Json ComparisonJson(const ComparisonPlan& plan, const ModelShape& shape,
     row["errors"] = ErrorJson(figure.errors);
     row["speed"] = plan.n_decode > 0 ? ToJson(figure.speed) : Json(nullptr);
     row["kld_by_position"] = CurveJson(figure);
-    row["memory_by_context"] = MemoryJson(cache, shape, KeyBitsOf(layers));
+    row["memory_by_context"] = MemoryJson(cache, shapes, KeyBitsOf(layers));
     row["layers"] = LayersJson(layers);
     json["methods"].push_back(row);
   }

@@ -20,7 +20,7 @@ constexpr const char* kStyleSheet = R"(
 :root{--ink:#1b1f24;--soft:#57606a;--line:#d8dee4;--page:#fff;--band:#f6f8fa}
 @media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4ae;--line:#30363d;--page:#0d1117;--band:#161b22}}
 *{box-sizing:border-box}
-body{margin:0 auto;padding:24px 20px 48px;max-width:800px;font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page)}
+body{margin:0 auto;padding:24px 20px 48px;max-width:900px;font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--page)}
 h1{font-size:1.5rem;line-height:1.25;margin:0 0 4px}
 h2{font-size:1.15rem;margin:36px 0 4px}
 p{margin:4px 0 10px;color:var(--soft);overflow-wrap:anywhere}
@@ -72,7 +72,7 @@ std::string Section(const std::string& heading, const std::string& sentence,
   return fmt::format(
       "<h2>{}</h2>\n<p>{}</p>\n<figure><div class=\"wide\">{}</div><div "
       "class=\"narrow\">{}</div>{}</figure>\n",
-      EscapeHtml(heading), EscapeHtml(sentence), PlotSvg(series, options, 760, 340),
+      EscapeHtml(heading), EscapeHtml(sentence), PlotSvg(series, options, 860, 340),
       PlotSvg(series, options, 336, 280), Legend(series));
 }
 
@@ -144,26 +144,21 @@ std::string ErrorByLayer(const Json& result) {
 
 std::string MemoryAgainstContext(const Json& result) {
   std::vector<Series> series = EmptySeries(result);
-  const double n_ctx = result.at("n_ctx");
-  const bool large = result.at("f16_bytes") >= (uint64_t{1} << 30);
+  const Json& reference = result.at("methods").front().at("memory_by_context");
+  const bool large = reference.back().at("bytes") >= (uint64_t{1} << 30);
   const double unit = large ? 1024.0 * 1024 * 1024 : 1024.0 * 1024;
   for (size_t i = 0; i < series.size(); ++i) {
-    const Json& curve = result.at("methods").at(i).at("memory_by_context");
-    for (const Json& point : curve) {
-      series[i].points.emplace_back(point.at("n_tokens"), point.at("bytes").get<double>() / unit);
-    }
-    if (curve.size() > 1) continue;
-    // A stock cache is allotted whole at the start.
-    series[i].points.insert(series[i].points.begin(),
-                            {std::min(256.0, n_ctx / 2), series[i].points.front().second});
+    for (const Json& point : result.at("methods").at(i).at("memory_by_context"))
+      series[i].points.emplace_back(point.at("n_ctx"), point.at("bytes").get<double>() / unit);
   }
   PlotOptions options;
   options.title = "Memory against context";
-  options.x_label = "tokens in the cache";
+  options.x_label = "context, tokens";
   options.y_label = large ? "KV cache, GiB" : "KV cache, MiB";
+  options.x_from_zero = true;
   return Section("Memory against context",
-                 "llama.cpp's own caches are allotted whole at the start; a cache of varve grows "
-                 "with its tokens.",
+                 "What a full context of this model takes, from the shapes of its layers and the "
+                 "widths measured here.",
                  series, options);
 }
 

@@ -26,7 +26,8 @@ struct Box {
 /// A value axis: maps [low, high] to pixels, and its ticks.
 class Axis {
  public:
-  Axis(std::vector<double> values, bool log, bool from_zero) : log_(log) {
+  /// A tight axis ends where the values do, others at the next tick.
+  Axis(std::vector<double> values, bool log, bool from_zero, bool tight) : log_(log) {
     std::erase_if(values, [log](double v) { return !std::isfinite(v) || (log && v <= 0); });
     if (values.empty()) values = {log ? 0.1 : 0.0, 1.0};
     low_ = *std::min_element(values.begin(), values.end());
@@ -38,8 +39,10 @@ class Axis {
       if (high_ <= low_) high_ = 10 * low_;
     } else {
       const double step = LinearStep();
-      low_ = std::floor(low_ / step + 1e-9) * step;
-      high_ = std::ceil(high_ / step - 1e-9) * step;
+      if (!tight) {
+        low_ = std::floor(low_ / step + 1e-9) * step;
+        high_ = std::ceil(high_ / step - 1e-9) * step;
+      }
       if (high_ <= low_) high_ = low_ + step;
     }
   }
@@ -63,7 +66,8 @@ class Axis {
       }
     } else {
       const double step = LinearStep();
-      for (double tick = low_; tick < high_ + step / 2; tick += step) ticks.push_back(tick);
+      const double first = std::ceil(low_ / step - 1e-9) * step;
+      for (double tick = first; tick < high_ + step * 1e-6; tick += step) ticks.push_back(tick);
     }
     return ticks;
   }
@@ -182,8 +186,8 @@ std::string PlotSvg(const std::vector<Series>& series, const PlotOptions& option
       ys.push_back(y);
     }
   }
-  const Axis x_axis(xs, options.log_x, false);
-  const Axis y_axis(ys, options.log_y, true);
+  const Axis x_axis(xs, options.log_x, options.x_from_zero, options.lines);
+  const Axis y_axis(ys, options.log_y, true, false);
   size_t longest_tick = 0;
   for (double tick : y_axis.Ticks()) longest_tick = std::max(longest_tick, TickText(tick).size());
   const double left = 14 + kCharWidth * static_cast<double>(longest_tick);

@@ -21,7 +21,8 @@ struct PlotOptions {
   std::string y_label;
   bool log_x = false;
   bool log_y = false;
-  bool lines = true;          ///< join the points of a series
+  bool lines = true;  ///< join the points of a series; the x axis then ends where they do
+  bool x_from_zero = false;
   bool label_points = false;  ///< write a series' name beside its first point where there is room
 };
 

@@ -1,9 +1,11 @@
 """Commands that need no model: help, methods, run --dry-run, documents that have to keep up."""
 
 import json
+import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import unittest
 
 from varve_cli import NOTHING_FITS, OK, PROGRAM, ROOT, SCHEMAS, USAGE, CliTest, run
@@ -135,6 +137,19 @@ class Run(CliTest):
     def test_json(self):
         value = self.check_json("run", run("run", "--no-check", "--json", "--", "/bin/echo"))
         self.assertEqual(value["command"], ["/bin/echo", "--device", "VARVE"])
+
+    def test_settings_of_the_environment_do_not_come_on_top(self):
+        result = run("run", "--no-check", "--", "/bin/sh", "-c", 'echo "$VARVE_PRESET:$VARVE_METHOD:$VARVE_SET"', "--device=VARVE",
+                     env={"VARVE_PRESET": "small", "VARVE_SET": "sink_tokens=0"})
+        self.check_ok(result)
+        self.assertEqual(result.stdout, ":age_tiered:\n")
+
+    def test_llama_of_another_version(self):
+        with tempfile.TemporaryDirectory() as folder:
+            program = pathlib.Path(folder) / "llama-cli"
+            program.write_text("#!/bin/sh\necho 'load_backend: incompatible API version: 9 != 2' >&2\nexit 1\n")
+            program.chmod(0o755)
+            self.check_error(run("run", "--", program), 4, "incompatible API version: 9", "VARVE_LLAMA_CPP_DIR")
 
     def test_program_that_is_no_llama(self):
         self.check_error(run("run", "--", "/bin/true"), 4, "/bin/true", "VARVE")

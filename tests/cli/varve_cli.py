@@ -12,6 +12,7 @@ PROGRAM = os.environ.get("VARVE_PROGRAM", "")
 CACHE = pathlib.Path(os.environ.get("VARVE_CACHE_DIR", pathlib.Path.home() / ".cache" / "varve"))
 MODEL = CACHE / "models" / "smollm2-135m-q4_1.gguf"
 GEMMA = CACHE / "models" / "gemma3-270m-q4_k_m.gguf"
+QWEN = CACHE / "models" / "qwen2.5-coder-0.5b-q4_k_m.gguf"
 TEXT = CACHE / "texts" / "handbook.txt"
 SCRATCH = tempfile.TemporaryDirectory()  # finished pieces of interrupted comparisons
 SCHEMAS = ROOT / "docs" / "cli" / "schema"
