@@ -18,7 +18,8 @@ namespace {
 // stay in L1.
 constexpr int kTileQueries = 32;
 
-constexpr int kChunkBlocks = 16;
+// Blocks of a chunk: long enough that merging its result costs little.
+constexpr int kChunkBlocks = 32;
 
 // Below this many (query head, token) products with a channel each a second thread costs more than
 // it brings.
@@ -38,7 +39,7 @@ class TokenTasks {
     n_queries_ = problem.n_rows * plan.n_rep;
     n_items_ = problem.n_kv_heads * n_queries_;
     const int n_blocks = static_cast<int>(problem.blocks.size());
-    n_chunks_ = std::max(1, CeilDiv(n_blocks, kChunkBlocks));
+    n_chunks_ = std::max(n_blocks < kChunkBlocks ? 1 : 2, CeilDiv(n_blocks, kChunkBlocks));
     n_workers_ = std::max(1, std::min(n_threads, std::max(n_chunks_, problem.n_kv_heads)));
     whole_ = {0, problem.n_kv_heads, 0, problem.n_rows, 0, n_blocks, false};
   }
@@ -62,8 +63,8 @@ class TokenTasks {
     });
     ParallelFor(n_threads_, n_chunks_, [&](int chunk, int thread) {
       TaskRange range = whole_;
-      range.first_block = chunk * kChunkBlocks;
-      range.end_block = std::min(range.first_block + kChunkBlocks, whole_.end_block);
+      range.first_block = chunk * whole_.end_block / n_chunks_;
+      range.end_block = (chunk + 1) * whole_.end_block / n_chunks_;
       range.exact_rows = chunk == 0;
       const PartialResult& result = results_[static_cast<size_t>(chunk)];
       result.Clear();

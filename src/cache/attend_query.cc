@@ -113,7 +113,8 @@ void PreparedQueries::Take(const AttendPlan& plan, int kv_heads, int queries, Bu
   n_kv_heads = kv_heads;
   n_queries = queries;
   const size_t n = plan.views.size() * static_cast<size_t>(kv_heads);
-  heads = memory.Take<PreparedHead>(n);
+  runs = memory.Take<QkRuns>(n);
+  unpacked_runs = memory.Take<QkRuns>(n);
   batches = memory.Take<QkQueries>(n * static_cast<size_t>(BatchCount(queries)));
   operands = memory.Take<std::byte>(n * RoundUp(OperandBytes(plan, queries), kLineBytes));
   const bool any_float = std::any_of(plan.views.begin(), plan.views.end(),
@@ -121,6 +122,19 @@ void PreparedQueries::Take(const AttendPlan& plan, int kv_heads, int queries, Bu
   rows = memory.Take<float>(any_float ? n * static_cast<size_t>(queries) *
                                             static_cast<size_t>(plan.problem->head_dim_k)
                                       : 0);
+}
+
+PreparedView PreparedQueries::At(const AttendPlan& plan, int view) const {
+  const auto first = static_cast<size_t>(view * n_kv_heads);
+  PreparedView at;
+  if (plan.views[static_cast<size_t>(view)].is_float()) {
+    at.rows = rows + first * static_cast<size_t>(n_queries * plan.problem->head_dim_k);
+  } else {
+    at.runs = runs + first;
+    at.unpacked_runs = unpacked_runs + first;
+    at.batches = batches + first * static_cast<size_t>(BatchCount(n_queries));
+  }
+  return at;
 }
 
 void PrepareScratch::Take(const AttendPlan& plan, int queries, Bump& memory) {
@@ -138,7 +152,6 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
   const int n_queries = prepared.n_queries;
   const int global_head = range.first_kv_head + kv_head;
   const auto slot = static_cast<size_t>(view_index * prepared.n_kv_heads + kv_head);
-  PreparedHead& head = *new (prepared.heads + slot) PreparedHead;
   const float scale =
       problem.logit_softcap != 0 ? problem.scale / problem.logit_softcap : problem.scale * kLog2E;
 
@@ -149,18 +162,17 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
     TurnBack(problem.rotations[static_cast<size_t>(view.rotation)], out);
   };
   if (view.is_float()) {
-    head.rows = prepared.rows +
-                slot * static_cast<size_t>(n_queries) * static_cast<size_t>(problem.head_dim_k);
+    float* first_row = prepared.rows + slot * static_cast<size_t>(n_queries * problem.head_dim_k);
     for (int query = 0; query < n_queries; ++query) {
-      float* row = head.rows + static_cast<ptrdiff_t>(query) * problem.head_dim_k;
+      float* row = first_row + static_cast<ptrdiff_t>(query) * problem.head_dim_k;
       load(query, row);
       for (int i = 0; i < problem.head_dim_k; ++i) row[i] *= scale;
     }
     return;
   }
 
-  head.runs = RunsOf(view, global_head);
-  const int n_channels = 4 * head.runs.n_quads;
+  QkRuns& runs = *new (prepared.runs + slot) QkRuns(RunsOf(view, global_head));
+  const int n_channels = 4 * runs.n_quads;
   std::array<float, kMaxQkRuns> run_peak{};
   for (int query = 0; query < n_queries; ++query) {
     float* stored = scratch.stored + static_cast<ptrdiff_t>(query) * n_channels;
@@ -176,28 +188,28 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
                   n_channels);
     }
     int first = 0;
-    for (int r = 0; r < head.runs.n_runs; ++r) {
+    for (int r = 0; r < runs.n_runs; ++r) {
       float& peak = run_peak[static_cast<size_t>(r)];
-      peak = std::max(peak, rows.peak(stored + first, 4 * head.runs.run[r].n_quads));
-      first += 4 * head.runs.run[r].n_quads;
+      peak = std::max(peak, rows.peak(stored + first, 4 * runs.run[r].n_quads));
+      first += 4 * runs.run[r].n_quads;
     }
   }
   const float unit =
       problem.logit_softcap != 0 ? problem.logit_softcap * kLog2E : 1.0f;  // octaves a logit unit
-  SplitRuns(view, run_peak, kNarrowError / unit, head.runs);
-  head.unpacked_runs = UnpackedRuns(head.runs);
+  SplitRuns(view, run_peak, kNarrowError / unit, runs);
+  new (prepared.unpacked_runs + slot) QkRuns(UnpackedRuns(runs));
 
-  const int n_wide = 4 * head.runs.n_wide_quads;
+  const int n_wide = 4 * runs.n_wide_quads;
   const float wide_limit = WidePeak(n_wide);
   const int n_batches = BatchCount(n_queries);
-  head.batches = prepared.batches + slot * static_cast<size_t>(n_batches);
+  QkQueries* batches = prepared.batches + slot * static_cast<size_t>(n_batches);
   std::byte* operand =
       prepared.operands + slot * RoundUp(OperandBytes(plan, n_queries), kLineBytes);
   for (int b = 0; b < n_batches; ++b) {
     const int first = BatchStart(n_queries, b);
-    QkQueries& batch = *new (head.batches + b) QkQueries;
+    QkQueries& batch = *new (batches + b) QkQueries;
     QkPackArgs pack;
-    pack.runs = &head.runs;
+    pack.runs = &runs;
     pack.n = BatchStart(n_queries, b + 1) - first;
     pack.q = scratch.integers;
     pack.queries = &batch;
@@ -214,7 +226,7 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
       batch.narrow_scale[n] = narrow_peak / kNarrowPeak;
     }
     plan.kernels->qk_pack(pack);
-    operand += RoundUp(QkOperandBytes(head.runs, pack.n), kLineBytes);
+    operand += RoundUp(QkOperandBytes(runs, pack.n), kLineBytes);
   }
 }
 

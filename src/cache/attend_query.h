@@ -8,13 +8,14 @@
 
 namespace varve {
 
-/// The queries of one KV head for one key view. Query g is row g / n_rep of the task, query head g
-/// % n_rep of the KV head.
-struct PreparedHead {
-  QkRuns runs;           ///< packed views
-  QkRuns unpacked_runs;  ///< the same channels as product lines of bytes
-  QkQueries* batches = nullptr;
-  float* rows = nullptr;  ///< float views: [queries][head_dim_k], scaled
+/// A task's queries for one key view, KV head after KV head. Query g of a head is row g / n_rep of
+/// the task, query head g % n_rep of the KV head.
+struct PreparedView {
+  const QkRuns* runs = nullptr;           ///< [n_kv_heads]
+  const QkRuns* unpacked_runs = nullptr;  ///< the same channels as product lines of bytes
+  const QkQueries* batches = nullptr;     ///< [n_kv_heads][batches]
+  const float* rows =
+      nullptr;  ///< float views, else null: [n_kv_heads][queries][head_dim_k], scaled
 };
 
 /// Queries are worked on in batches of 1 to 4, as equal as can be.
@@ -23,17 +24,18 @@ constexpr int BatchStart(int n_queries, int batch) {
   return batch * n_queries / BatchCount(n_queries);
 }
 
-/// Prepared queries of a task, [views][n_kv_heads].
+/// Prepared queries of a task; all arrays begin with [views][n_kv_heads].
 struct PreparedQueries {
   int n_kv_heads = 0;
   int n_queries = 0;  ///< a KV head
-  PreparedHead* heads = nullptr;
+  QkRuns* runs = nullptr;
+  QkRuns* unpacked_runs = nullptr;
   QkQueries* batches = nullptr;
   std::byte* operands = nullptr;
   float* rows = nullptr;
 
   void Take(const AttendPlan& plan, int kv_heads, int queries, Bump& memory);
-  const PreparedHead& At(int view, int kv_head) const { return heads[view * n_kv_heads + kv_head]; }
+  PreparedView At(const AttendPlan& plan, int view) const;
 };
 
 /// What PrepareHead() needs beside.

@@ -43,22 +43,22 @@ void PartialResult::Clear() const {
   std::fill_n(plain, Size(n_items, plain_channels), 0.0f);
 }
 
-bool PartialResult::Add(int item, int n, const BlockWeights& weights) const {
+bool PartialResult::Add(const BlockWeights& weights) const {
   const int32_t* __restrict e = weights.exponent;
-  const int32_t* __restrict base = exponent + item;
+  const int32_t* __restrict base = exponent;
   const float* __restrict block_sum = weights.sum;
   const float* __restrict unit = weights.unit;
-  float* __restrict total = sum + item;
+  float* __restrict total = sum;
   float* __restrict factors = weights.factors;
   // Unsigned, so that kNoExponent on one side is out of range too; on both sides it adds nothing.
   constexpr auto kRange = static_cast<uint32_t>(kMaxOctaves - kMinOctaves);
   uint32_t outside = 0;
-  for (int i = 0; i < n; ++i) {
+  for (int i = 0; i < n_items; ++i) {
     const uint32_t octaves = static_cast<uint32_t>(e[i]) - static_cast<uint32_t>(base[i]);
     outside |= static_cast<uint32_t>(octaves - static_cast<uint32_t>(kMinOctaves) > kRange);
   }
   if (outside != 0) return false;
-  for (int i = 0; i < n; ++i) {
+  for (int i = 0; i < n_items; ++i) {
     const float factor = PowerOfTwo(e[i] - base[i]);
     total[i] += block_sum[i] * factor;
     factors[i] = factor * unit[i];
@@ -66,11 +66,11 @@ bool PartialResult::Add(int item, int n, const BlockWeights& weights) const {
   return true;
 }
 
-float PartialResult::AddOne(int item, int i, const BlockWeights& weights) const {
-  const int32_t e = weights.exponent[i];
+float PartialResult::AddOne(int item, const BlockWeights& weights) const {
+  const int32_t e = weights.exponent[item];
   if (e == kNoExponent) {
-    if (std::isnan(weights.sum[i])) sum[item] = weights.sum[i];
-    weights.factors[i] = 0.0f;
+    if (std::isnan(weights.sum[item])) sum[item] = weights.sum[item];
+    weights.factors[item] = 0.0f;
     return 1.0f;
   }
   int32_t& base = exponent[item];
@@ -86,8 +86,8 @@ float PartialResult::AddOne(int item, int i, const BlockWeights& weights) const 
   }
   const int octaves = e - base;
   const float factor = octaves < kMinOctaves ? 0.0f : PowerOfTwo(octaves);
-  sum[item] += weights.sum[i] * factor;
-  weights.factors[i] = factor * weights.unit[i];
+  sum[item] += weights.sum[item] * factor;
+  weights.factors[item] = factor * weights.unit[item];
   return shrink;
 }
 

@@ -7,8 +7,8 @@
 
 namespace varve {
 
-/// What softmax found of neighbouring items in one block, and where the factors go that their
-/// values enter a result with.
+/// What softmax found of one block's items, and where the factors go that their values enter a
+/// result with; all [n_items].
 struct BlockWeights {
   const int32_t* exponent = nullptr;
   const float* sum = nullptr;
@@ -29,13 +29,13 @@ struct PartialResult {
   void Take(const AttendPlan& plan, int items, Bump& memory);
   void Clear() const;
 
-  /// Adds the weights of items item .. item + n - 1 and sets their factors. False, and nothing
-  /// done, if an exponent is none or too far from the result's for that.
-  bool Add(int item, int n, const BlockWeights& weights) const;
+  /// Adds a block's weights and sets the factors. False, and nothing done, if an exponent is none
+  /// or too far from the result's for that.
+  bool Add(const BlockWeights& weights) const;
 
-  /// Adds the weights of one item, the i-th of `weights`, and sets its factor. Returns what the
-  /// result was multiplied by to make room, 1 mostly.
-  float AddOne(int item, int i, const BlockWeights& weights) const;
+  /// Adds the weights of one item and sets its factor. Returns what the result was multiplied by to
+  /// make room, 1 mostly.
+  float AddOne(int item, const BlockWeights& weights) const;
 };
 
 /// Adds partial result `from` to `to`.

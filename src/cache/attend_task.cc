@@ -16,12 +16,11 @@ constexpr int kMaxTileBlocks = 8;
 // Logits and weights of this many items leave room for codes in L1.
 constexpr int kMaxTileItems = 128;
 
-/// The number of blocks that leaves the fewest items of softmax calls empty.
+/// The number of blocks whose items fill softmax's groups best.
 int TileBlocks(int n_items) {
   int best = 1;
   for (int n = 2; n <= kMaxTileBlocks && n * n_items <= kMaxTileItems; ++n) {
-    if (CeilDiv(n * n_items, kMaxSoftmaxItems) * best <
-        CeilDiv(best * n_items, kMaxSoftmaxItems) * n)
+    if (CeilDiv(n * n_items, kSoftmaxGroup) * best < CeilDiv(best * n_items, kSoftmaxGroup) * n)
       best = n;
   }
   return best;
@@ -30,34 +29,6 @@ int TileBlocks(int n_items) {
 size_t Size(int a, int b = 1, int c = 1, int d = 1) {
   return static_cast<size_t>(a) * static_cast<size_t>(b) * static_cast<size_t>(c) *
          static_cast<size_t>(d);
-}
-
-/// Lines of a block that are wanted soon, head by head.
-struct Ahead {
-  const uint8_t* lines = nullptr;
-  size_t stride = 0;
-  int n_lines = 0;
-
-  Ahead() = default;
-  Ahead(const std::byte* block, const BlockLayout& layout, int first_head)
-      : lines(reinterpret_cast<const uint8_t*>(block) + Size(first_head) * layout.head_bytes()),
-        stride(layout.head_bytes()),
-        n_lines(static_cast<int>(layout.head_bytes() / kLineBytes)) {}
-
-  /// Has the next call of a kernel fetch them.
-  template <typename Args>
-  void Into(Args& args) {
-    args.prefetch = lines;
-    args.n_prefetch_lines = n_lines;
-    lines += stride;
-  }
-};
-
-/// A call has fetched what it was to fetch.
-template <typename Args>
-void FetchNoMore(Args& args) {
-  args.prefetch = nullptr;
-  args.n_prefetch_lines = 0;
 }
 
 class Task {
@@ -87,6 +58,17 @@ class Task {
         }
       }
     }
+    for (int tile_index = 1; tile_index < scratch.n_tile_blocks; ++tile_index)
+      std::copy_n(scratch.slopes, n_items_, scratch.slopes + ItemAt(tile_index, 0, 0));
+    softmax_.logits = scratch.logits;
+    softmax_.bias = scratch.item_bias;
+    softmax_.slope = scratch.slopes;
+    softmax_.v_gains = scratch.item_gains;
+    softmax_.weights = scratch.weights;
+    softmax_.exponent = scratch.exponents;
+    softmax_.sum = scratch.sums;
+    softmax_.unit = scratch.units;
+    softmax_.room = scratch.softmax_room;
     // The kernel carries octaves; a soft-capped logit comes in units of the cap.
     softmax_.cap = problem_.logit_softcap * 1.4426950408889634f;
   }
@@ -108,6 +90,7 @@ class Task {
         const MaskState state = mask_.Load(block.live, block.first_cell, n_tile_, BiasOf(n_tile_));
         if (state != MaskState::kNone) {
           open_[n_tile_] = state == MaskState::kAll;
+          packed_[n_tile_] = HasPackedValues(block);
           tile_[n_tile_++] = next;
         }
         ++next;
@@ -139,41 +122,87 @@ class Task {
 
   void Keys(int tile_index) {
     const AttendBlock& block = BlockAt(tile_index);
-    const BlockLayout& layout = *block.k_coding.layout;
-    const PreparedHead* prepared =
-        &queries_.At(plan_.block_view[static_cast<size_t>(tile_[tile_index])], 0);
-    const std::byte* payload = Payload(block.k, layout);
-    float* logits = scratch_.logits + Size(ItemAt(tile_index, 0, 0), kBlockTokens);
-    if (prepared->rows != nullptr) {
-      for (int head = 0; head < range_.n_kv_heads; ++head, ++prepared) {
-        LoadF16Tile(payload + Size(head) * layout.head_bytes(), problem_.head_dim_k,
-                    scratch_.key_tile);
-        FloatLogits(prepared->rows, kBlockTokens, logits);
-        logits += n_queries_ * kBlockTokens;
-      }
+    const int view = plan_.block_view[static_cast<size_t>(tile_[tile_index])];
+    if (view != view_) prepared_ = queries_.At(plan_, view);
+    view_ = view;
+    const PreparedView& prepared = prepared_;
+    if (prepared.rows != nullptr) {
+      FloatKeys(tile_index, prepared.rows);
       return;
     }
-    Ahead values;
-    if (block.v != nullptr) values = {block.v, *block.v_coding.layout, range_.first_kv_head};
+    FetchGains(tile_index);
+    const BlockLayout& layout = *block.k_coding.layout;
+    const std::byte* payload = Payload(block.k, layout);
     QkArgs args;
-    args.logits = logits;
-    for (int head = 0; head < range_.n_kv_heads; ++head, ++prepared) {
-      args.runs = &prepared->runs;
-      args.codes = reinterpret_cast<const uint8_t*>(payload);
-      args.gains = reinterpret_cast<const uint16_t*>(payload + layout.code_bytes);
-      args.queries = prepared->batches;
-      payload += layout.head_bytes();
-      values.Into(args);
-      if (n_batches_ >= kUnpackBatches) Unpack(*prepared, args);
-      for (int batch = 0; batch < n_batches_; ++batch, ++args.queries) {
-        if (BatchIsDead(tile_index, head, batch)) {
-          std::fill_n(args.logits, Size(args.queries->n, kBlockTokens), 0.0f);
-        } else {
-          kernels_.qk(args);
-          FetchNoMore(args);
-        }
-        args.logits += args.queries->n * kBlockTokens;
+    args.runs = prepared.runs;
+    args.codes = reinterpret_cast<const uint8_t*>(payload);
+    args.gains = reinterpret_cast<const uint16_t*>(payload + layout.code_bytes);
+    args.head_stride = layout.head_bytes();
+    args.queries = prepared.batches;
+    args.logits = scratch_.logits + Size(ItemAt(tile_index, 0, 0), kBlockTokens);
+    if (tile_index + 1 < n_tile_) {
+      ReadNext(BlockAt(tile_index + 1), Side::kKey, args);
+    } else {
+      ReadNext(BlockAt(0), Side::kValue, args);
+    }
+    if (n_batches_ == 1 && open_[tile_index]) {
+      args.n_heads = range_.n_kv_heads;
+      kernels_.qk(args);
+      return;
+    }
+    for (int head = 0; head < range_.n_kv_heads; ++head)
+      KeysOfHead(tile_index, head, prepared, args);
+  }
+
+  /// Tells a kernel what is read after its call.
+  template <typename Args>
+  void ReadNext(const AttendBlock& block, Side side, Args& args) const {
+    if (side == Side::kValue && block.v == nullptr) return;
+    const BlockLayout& layout =
+        side == Side::kKey ? *block.k_coding.layout : *block.v_coding.layout;
+    args.next =
+        reinterpret_cast<const uint8_t*>(Payload(side == Side::kKey ? block.k : block.v, layout));
+    args.next_stride = layout.head_bytes();
+  }
+
+  /// The arguments of one head, without its batch, from those of all heads.
+  template <typename Args>
+  void TakeHead(int head, Args& args) const {
+    args.codes += Size(head) * args.head_stride;
+    args.n_heads = 1;
+    if (head + 1 == range_.n_kv_heads) return;
+    args.next = args.codes + args.head_stride;
+    args.next_stride = args.head_stride;
+  }
+
+  void KeysOfHead(int tile_index, int head, const PreparedView& prepared, QkArgs args) {
+    TakeHead(head, args);
+    args.runs += head;
+    args.gains += Size(head) * args.head_stride / sizeof(uint16_t);
+    if (n_batches_ >= kUnpackBatches) Unpack(prepared.unpacked_runs[head], args);
+    for (int batch = 0; batch < n_batches_; ++batch) {
+      const int item = head * n_queries_ + scratch_.batch_start[batch];
+      const int n = scratch_.batch_start[batch + 1] - scratch_.batch_start[batch];
+      QkArgs call = args;
+      call.queries += head * n_batches_ + batch;
+      call.logits += item * kBlockTokens;
+      if (BatchIsDead(tile_index, head, batch)) {
+        std::fill_n(call.logits, Size(n, kBlockTokens), 0.0f);
+      } else {
+        kernels_.qk(call);
+        args.next_stride = 0;
       }
+    }
+  }
+
+  void FloatKeys(int tile_index, const float* rows) {
+    const AttendBlock& block = BlockAt(tile_index);
+    const BlockLayout& layout = *block.k_coding.layout;
+    for (int head = 0; head < range_.n_kv_heads; ++head) {
+      LoadF16Tile(Payload(block.k, layout) + Size(head) * layout.head_bytes(), problem_.head_dim_k,
+                  scratch_.key_tile);
+      FloatLogits(rows + Size(head * n_queries_, problem_.head_dim_k), kBlockTokens,
+                  scratch_.logits + Size(ItemAt(tile_index, head, 0), kBlockTokens));
     }
   }
 
@@ -186,21 +215,22 @@ class Task {
     return true;
   }
 
-  void Unpack(const PreparedHead& prepared, QkArgs& args) const {
-    bool packed = false;
-    for (int r = 0; r < prepared.runs.n_runs; ++r)
-      packed = packed || prepared.runs.run[r].bits != 8;
-    if (!packed) return;
-    for (int r = 0; r < prepared.runs.n_runs; ++r) {
+  /// Turns one head's codes into product lines of bytes.
+  void Unpack(const QkRuns& unpacked, QkArgs& args) const {
+    const QkRuns& packed = *args.runs;
+    bool bytes = true;
+    for (int r = 0; r < packed.n_runs; ++r) bytes = bytes && packed.run[r].bits == 8;
+    if (bytes) return;
+    for (int r = 0; r < packed.n_runs; ++r) {
       UnpackArgs unpack;
       unpack.side = Side::kKey;
-      unpack.bits = prepared.runs.run[r].bits;
-      unpack.n_lines = 2 * prepared.runs.run[r].n_quads;
-      unpack.codes = args.codes + prepared.runs.run[r].byte_offset;
-      unpack.lines = scratch_.key_lines + prepared.unpacked_runs.run[r].byte_offset;
+      unpack.bits = packed.run[r].bits;
+      unpack.n_lines = 2 * packed.run[r].n_quads;
+      unpack.codes = args.codes + packed.run[r].byte_offset;
+      unpack.lines = scratch_.key_lines + unpacked.run[r].byte_offset;
       kernels_.unpack(unpack);
     }
-    args.runs = &prepared.unpacked_runs;
+    args.runs = &unpacked;
     args.codes = scratch_.key_lines;
   }
 
@@ -220,58 +250,40 @@ class Task {
   /// Turns the tile's logits into weights, and the results' exponents and sums into what they are
   /// with them.
   void Softmax() {
-    SoftmaxArgs& args = softmax_;
-    args.open = args.cap == 0;
-    for (int i = 0; i < n_tile_; ++i) args.open = args.open && open_[i] && HasPackedValues(i);
-    int pending = 0;
-    int first = 0;  // tile item of args' first
-    for (int tile_index = 0; tile_index < n_tile_; ++tile_index) {
-      const float* const* bias_of = BiasOf(tile_index);
-      Gains gains = GainsOf(tile_index);
-      for (int item = 0; item < n_items_; gains.at += gains.stride) {
-        for (const int end = item + n_queries_; item < end; ++item) {
-          args.v_gains[pending] = gains.at;
-          args.unit[pending] = gains.unit;
-          if (!args.open) {
-            args.bias[pending] = bias_of[scratch_.bias_slot[item]];
-            args.slope[pending] = scratch_.slopes[item];
-          }
-          if (++pending < kMaxSoftmaxItems) continue;
-          Flush(first, pending);
-          first += pending;
-          pending = 0;
-        }
+    softmax_.n_items = n_tile_ * n_items_;
+    softmax_.open = softmax_.cap == 0;
+    for (int i = 0; i < n_tile_; ++i) {
+      softmax_.open = softmax_.open && open_[i] && packed_[i];
+      const Gains gains = GainsOf(i);
+      if (gains.stride != gains_stride_) SetGainOffsets(gains.stride);
+      const uint16_t** v_gains = scratch_.item_gains + ItemAt(i, 0, 0);
+      for (int item = 0; item < n_items_; ++item)
+        v_gains[item] = gains.at + scratch_.gain_offset[item];
+      std::fill_n(scratch_.units + ItemAt(i, 0, 0), n_items_, gains.unit);
+    }
+    if (!softmax_.open) {
+      for (int tile_index = 0; tile_index < n_tile_; ++tile_index) {
+        for (int item = 0; item < n_items_; ++item)
+          scratch_.item_bias[ItemAt(tile_index, 0, item)] = ItemBias(tile_index, item);
       }
     }
-    if (pending > 0) Flush(first, pending);
-  }
-
-  /// Runs softmax over n tile items and enters their weights into the result.
-  void Flush(int first, int n) {
-    SoftmaxArgs& args = softmax_;
-    args.n_items = n;
-    args.logits = scratch_.logits + Size(first, kBlockTokens);
-    args.weights = scratch_.weights + Size(first, static_cast<int>(kLineBytes));
-    kernels_.softmax(args);
-    // Runs of items whose results are neighbours: those of one block.
-    for (int i = 0; i < n;) {
-      const int item = (first + i) % n_items_;
-      const int run = std::min(n - i, n_items_ - item);
-      const BlockWeights weights = {args.exponent + i, args.sum + i, args.unit + i,
-                                    scratch_.factors + first + i};
-      if (!result_.Add(item, run, weights)) AddUnusual(item, run, first + i, weights);
-      i += run;
+    kernels_.softmax(softmax_);
+    for (int tile_index = 0; tile_index < n_tile_; ++tile_index) {
+      const int first = ItemAt(tile_index, 0, 0);
+      const BlockWeights weights = {scratch_.exponents + first, scratch_.sums + first,
+                                    scratch_.units + first, scratch_.factors + first};
+      if (!result_.Add(weights)) AddUnusual(tile_index, weights);
     }
   }
 
   /// Add() where exponents lie far apart: earlier blocks of the tile have yet to add their values,
   /// so they are brought down with the result.
-  void AddUnusual(int item, int n, int tile_item, const BlockWeights& weights) const {
-    for (int i = 0; i < n; ++i) {
-      const float shrink = result_.AddOne(item + i, i, weights);
+  void AddUnusual(int tile_index, const BlockWeights& weights) const {
+    for (int item = 0; item < n_items_; ++item) {
+      const float shrink = result_.AddOne(item, weights);
       if (shrink == 1.0f) continue;
-      for (int earlier = item + i; earlier < tile_item + i; earlier += n_items_)
-        scratch_.factors[earlier] *= shrink;
+      for (int earlier = 0; earlier < tile_index; ++earlier)
+        scratch_.factors[ItemAt(earlier, 0, item)] *= shrink;
     }
   }
 
@@ -284,54 +296,74 @@ class Task {
   };
 
   Gains GainsOf(int tile_index) const {
-    if (!HasPackedValues(tile_index)) return {};
+    if (!packed_[tile_index]) return {};
     const AttendBlock& block = BlockAt(tile_index);
     const BlockLayout& layout = *block.v_coding.layout;
     return {reinterpret_cast<const uint16_t*>(Payload(block.v, layout) + layout.code_bytes),
             layout.head_bytes() / sizeof(uint16_t), 1.0f / CodebookOf(layout.scheme.bits).unit};
   }
 
-  bool HasPackedValues(int tile_index) const {
-    if (exact_tile_) return false;
-    const AttendBlock& block = BlockAt(tile_index);
+  void SetGainOffsets(size_t stride) {
+    gains_stride_ = stride;
+    for (int item = 0; item < n_items_; ++item)
+      scratch_.gain_offset[item] = Size(item / n_queries_) * stride;
+  }
+
+  /// Softmax wants the values' gains before pv comes to their codes.
+  void FetchGains(int tile_index) const {
+    Gains gains = GainsOf(tile_index);
+    if (gains.at == nullptr) return;
+    for (int head = 0; head < range_.n_kv_heads; ++head, gains.at += gains.stride)
+      __builtin_prefetch(gains.at);
+  }
+
+  static bool HasPackedValues(const AttendBlock& block) {
     return block.v != nullptr && block.v_coding.layout->scheme.codec != Codec::kF16;
   }
 
   void Values(int tile_index) {
-    if (!HasPackedValues(tile_index)) {
+    if (!packed_[tile_index]) {
       UnpackedValues(tile_index);
       return;
     }
     const AttendBlock& block = BlockAt(tile_index);
     const BlockLayout& layout = *block.v_coding.layout;
-    const std::byte* payload = Payload(block.v, layout);
-    Ahead keys;
-    if (next_block_ + tile_index < range_.end_block) {
-      const AttendBlock& next = problem_.blocks[static_cast<size_t>(next_block_ + tile_index)];
-      keys = {next.k, *next.k_coding.layout, range_.first_kv_head};
-    }
+    const int first_item = ItemAt(tile_index, 0, 0);
     PvArgs args;
+    args.bits = layout.scheme.bits;
     args.n_vectors = layout.padded_dim / 16;
-    args.out_stride = result_.value_channels;
+    args.codes = reinterpret_cast<const uint8_t*>(Payload(block.v, layout));
+    args.head_stride = layout.head_bytes();
+    args.n = n_queries_;
+    args.weights = scratch_.weights + Size(first_item, static_cast<int>(kLineBytes));
+    args.factors = scratch_.factors + first_item;
     args.out = result_.rotated;
-    int item = ItemAt(tile_index, 0, 0);
-    for (int head = 0; head < range_.n_kv_heads; ++head) {
-      args.bits = layout.scheme.bits;
-      args.codes = reinterpret_cast<const uint8_t*>(payload);
-      payload += layout.head_bytes();
-      keys.Into(args);
-      if (n_batches_ >= kUnpackBatches && args.bits != 8) UnpackValues(args);
-      for (int batch = 0; batch < n_batches_; ++batch) {
-        args.n = scratch_.batch_start[batch + 1] - scratch_.batch_start[batch];
-        args.weights = scratch_.weights + Size(item, static_cast<int>(kLineBytes));
-        args.factors = scratch_.factors + item;
-        if (std::any_of(args.factors, args.factors + args.n, [](float f) { return f != 0; })) {
-          kernels_.pv(args);
-          FetchNoMore(args);
-        }
-        item += args.n;
-        args.out += args.n * args.out_stride;
-      }
+    args.out_stride = result_.value_channels;
+    if (tile_index + 1 < n_tile_) {
+      ReadNext(BlockAt(tile_index + 1), Side::kValue, args);
+    } else if (next_block_ < range_.end_block) {
+      ReadNext(problem_.blocks[static_cast<size_t>(next_block_)], Side::kKey, args);
+    }
+    if (n_batches_ == 1) {
+      args.n_heads = range_.n_kv_heads;
+      kernels_.pv(args);
+      return;
+    }
+    for (int head = 0; head < range_.n_kv_heads; ++head) ValuesOfHead(head, args);
+  }
+
+  void ValuesOfHead(int head, PvArgs args) {
+    TakeHead(head, args);
+    if (n_batches_ >= kUnpackBatches && args.bits != 8) UnpackValues(args);
+    for (int batch = 0; batch < n_batches_; ++batch) {
+      const int item = head * n_queries_ + scratch_.batch_start[batch];
+      PvArgs call = args;
+      call.n = scratch_.batch_start[batch + 1] - scratch_.batch_start[batch];
+      call.weights = static_cast<const std::byte*>(args.weights) + Size(item) * kLineBytes;
+      call.factors += item;
+      call.out += item * args.out_stride;
+      kernels_.pv(call);
+      args.next_stride = 0;
     }
   }
 
@@ -403,15 +435,15 @@ class Task {
       }
     };
     n_tile_ = 1;
-    exact_tile_ = true;
+    open_[0] = packed_[0] = false;
     std::fill_n(scratch_.logits, Size(n_items_, kBlockTokens), 0.0f);
     if (n_tokens > static_cast<int>(rows.size())) {
       std::fill_n(scratch_.key_tile, Size(n_tokens, problem_.head_dim_k), 0.0f);
     }
-    const int view = plan_.exact_view[Size(first)];
+    const float* rows_of_view = queries_.At(plan_, plan_.exact_view[Size(first)]).rows;
     for (int head = 0; head < range_.n_kv_heads; ++head) {
       load(&ExactRow::k, head, problem_.head_dim_k, scratch_.key_tile);
-      FloatLogits(queries_.At(view, head).rows, n_tokens,
+      FloatLogits(rows_of_view + Size(head * n_queries_, problem_.head_dim_k), n_tokens,
                   scratch_.logits + Size(ItemAt(0, head, 0), kBlockTokens));
     }
     Softmax();
@@ -421,7 +453,6 @@ class Task {
       load(values_in_keys ? &ExactRow::k : &ExactRow::v, head, head_dim, scratch_.value_tile);
       PlainValues(0, head, scratch_.value_tile, head_dim, n_tokens);
     }
-    exact_tile_ = false;
   }
 
   const AttendPlan& plan_;
@@ -435,11 +466,14 @@ class Task {
   int n_batches_;
   int n_items_;
   MaskReader mask_;
-  bool exact_tile_ = false;
   int n_tile_ = 0;
-  int next_block_ = 0;              ///< first block past the tile
-  int tile_[kMaxTileBlocks] = {};   ///< indices of the tile's blocks
-  bool open_[kMaxTileBlocks] = {};  ///< all queries attend to all cells of the block
+  int next_block_ = 0;                ///< first block past the tile
+  int tile_[kMaxTileBlocks] = {};     ///< indices of the tile's blocks
+  bool open_[kMaxTileBlocks] = {};    ///< all queries attend to all cells of the block
+  bool packed_[kMaxTileBlocks] = {};  ///< the block's values are packed
+  int view_ = -1;                     ///< of prepared_
+  PreparedView prepared_;
+  size_t gains_stride_ = SIZE_MAX;  ///< of scratch_.gain_offset
   SoftmaxArgs softmax_;
 };
 
@@ -457,7 +491,15 @@ void TaskScratch::Take(const AttendPlan& plan, int kv_heads, int rows, Bump& mem
   bias = memory.Take<float>(Size(n_tile_blocks, n_planes, rows, kBlockTokens));
   bias_slot = memory.Take<int32_t>(Size(n_items));
   batch_start = memory.Take<int32_t>(Size(BatchCount(rows * plan.n_rep) + 1));
-  slopes = memory.Take<float>(Size(n_items));
+  const size_t n_grouped = RoundUp(Size(n_tile_items), Size(kSoftmaxGroup));
+  slopes = memory.Take<float>(n_grouped);
+  item_bias = memory.Take<const float*>(n_grouped);
+  item_gains = memory.Take<const uint16_t*>(n_grouped);
+  gain_offset = memory.Take<size_t>(Size(n_items));
+  exponents = memory.Take<int32_t>(n_grouped);
+  sums = memory.Take<float>(n_grouped);
+  units = memory.Take<float>(n_grouped);
+  softmax_room = memory.Take<float>(2 * n_grouped);
   bias_of = memory.Take<const float*>(Size(n_tile_blocks, n_planes, rows));
   const bool unpacks = BatchCount(rows * plan.n_rep) >= kUnpackBatches;
   key_lines = memory.Take<uint8_t>(unpacks ? Size(plan.max_view_channels, kBlockTokens) : 0);

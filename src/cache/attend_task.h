@@ -18,8 +18,15 @@ struct TaskScratch {
   float* bias = nullptr;            ///< [tile blocks][mask planes][rows][32]
   const float** bias_of = nullptr;  ///< [tile blocks][mask planes][rows]
   int32_t* bias_slot = nullptr;     ///< [items] index into a block's bias_of
-  float* slopes = nullptr;          ///< [items]
-  int32_t* batch_start = nullptr;   ///< [batches + 1] first query of each
+  float* slopes = nullptr;          ///< [items of a tile] as SoftmaxArgs has them, and what follows
+  const float** item_bias = nullptr;
+  const uint16_t** item_gains = nullptr;
+  int32_t* exponents = nullptr;
+  float* sums = nullptr;
+  float* units = nullptr;
+  float* softmax_room = nullptr;
+  size_t* gain_offset = nullptr;   ///< [items] from the first head's gains
+  int32_t* batch_start = nullptr;  ///< [batches + 1] first query of each
   uint8_t* key_lines = nullptr;
   uint8_t* value_lines = nullptr;
   float* key_tile = nullptr;

@@ -140,8 +140,8 @@ TEST_P(Kernels, QkEqualsTheSumOverItsLevelsToTheBit) {
         args.gains = gains.data();
         args.queries = &queries;
         args.logits = logits.data();
-        args.prefetch = codes.data();
-        args.n_prefetch_lines = 3;
+        args.next = codes.data();
+        args.next_stride = 3 * kLineBytes;
         set().qk(args);
         for (int i = 0; i < n; ++i) {
           for (int t = 0; t < kTokens; ++t) {
@@ -169,6 +169,29 @@ TEST_P(Kernels, QkEqualsTheSumOverItsLevelsToTheBit) {
 }
 
 /// softmax and pv of one level in a row, since they share the order of the weights.
+/// Arguments of softmax with their arrays, between guard pages.
+struct SoftmaxItems {
+  explicit SoftmaxItems(int n) {
+    args.n_items = n;
+    args.bias = bias.data();
+    args.slope = slope.data();
+    args.v_gains = v_gains.data();
+    args.exponent = exponent.data();
+    args.sum = sum.data();
+    args.unit = unit.data();
+    args.room = room.data();
+  }
+
+  SoftmaxArgs args;
+  GuardedBuffer<const float*> bias{kSoftmaxGroup};
+  GuardedBuffer<float> slope{kSoftmaxGroup};
+  GuardedBuffer<const uint16_t*> v_gains{kSoftmaxGroup};
+  GuardedBuffer<int32_t> exponent{kSoftmaxGroup};
+  GuardedBuffer<float> sum{kSoftmaxGroup};
+  GuardedBuffer<float> unit{kSoftmaxGroup};
+  GuardedBuffer<float> room{2 * kSoftmaxGroup};
+};
+
 TEST_P(Kernels, SoftmaxAndPvAgreeWithTheReferenceToTheBit) {
   for (const int bits : {2, 3, 4, 8}) {
     for (const int n_vectors : {1, 2, 5, 8}) {
@@ -184,20 +207,20 @@ TEST_P(Kernels, SoftmaxAndPvAgreeWithTheReferenceToTheBit) {
           std::vector<float> logits(static_cast<size_t>(n) * kTokens);
           for (float& x : logits) x = 4 * Normal();
           const auto run = [&](const KernelSet& kernels, GuardedBuffer<float>& in_out,
-                               GuardedBuffer<float>& out, SoftmaxArgs& args) {
+                               GuardedBuffer<float>& out, SoftmaxItems& items) {
             GuardedBuffer<std::array<std::byte, 64>> weights(static_cast<size_t>(n));
             std::copy(logits.begin(), logits.end(), in_out.begin());
-            args.n_items = n;
+            SoftmaxArgs& args = items.args;
             args.logits = in_out.data();
             args.weights = weights.data();
             args.cap = mode == 3 ? 8.0f : 0.0f;
             args.open = mode == 0 || mode == 5;
-            for (int i = 0; i < n; ++i) {
+            for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
               const bool biased = mode == 1 || (mode == 2 && i % 2 == 0) || args.open;
-              args.bias[i] = biased ? bias.data() : nullptr;
-              args.slope[i] = 0.25f;
-              args.unit[i] = 0.5f;
-              args.v_gains[i] = mode == 4 && i == 0 ? nullptr : gains.data();
+              items.bias[i] = biased ? bias.data() : nullptr;
+              items.slope[i] = 0.25f;
+              items.unit[i] = 0.5f;
+              items.v_gains[i] = mode == 4 && i == 0 ? nullptr : gains.data();
             }
             kernels.softmax(args);
             PvArgs pv;
@@ -221,14 +244,14 @@ TEST_P(Kernels, SoftmaxAndPvAgreeWithTheReferenceToTheBit) {
           GuardedBuffer<float> want_logits(logits.size());
           GuardedBuffer<float> got(outputs);
           GuardedBuffer<float> want(outputs);
-          SoftmaxArgs got_args;
-          SoftmaxArgs want_args;
-          run(set(), got_logits, got, got_args);
-          run(reference(), want_logits, want, want_args);
-          for (int i = 0; i < n; ++i) {
-            ASSERT_EQ(got_args.exponent[i], want_args.exponent[i]) << "mode " << mode;
-            ASSERT_EQ(got_args.sum[i], want_args.sum[i]) << "mode " << mode;
-            ASSERT_EQ(got_args.unit[i], want_args.unit[i]) << "mode " << mode;
+          SoftmaxItems got_items(n);
+          SoftmaxItems want_items(n);
+          run(set(), got_logits, got, got_items);
+          run(reference(), want_logits, want, want_items);
+          for (size_t i = 0; i < static_cast<size_t>(n); ++i) {
+            ASSERT_EQ(got_items.exponent[i], want_items.exponent[i]) << "mode " << mode;
+            ASSERT_EQ(got_items.sum[i], want_items.sum[i]) << "mode " << mode;
+            ASSERT_EQ(got_items.unit[i], want_items.unit[i]) << "mode " << mode;
           }
           if (mode == 4) {
             for (size_t t = 0; t < kTokens; ++t) ASSERT_EQ(got_logits[t], want_logits[t]);
@@ -255,19 +278,19 @@ TEST_P(Kernels, SoftmaxTellsWhatItMet) {
   std::copy(gains.begin(), gains.end(), nan_gain.begin());
   nan_gain[0] = 0x7e00;
   GuardedBuffer<std::array<std::byte, 64>> weights(5);
-  SoftmaxArgs args;
-  args.n_items = 5;
+  SoftmaxItems items(5);
+  SoftmaxArgs& args = items.args;
   args.logits = logits.data();
   args.weights = weights.data();
-  for (int i = 0; i < 5; ++i) {
-    args.v_gains[i] = i >= 3 ? nan_gain.data() : gains.data();
-    args.slope[i] = 1;
+  for (size_t i = 0; i < 5; ++i) {
+    items.v_gains[i] = i >= 3 ? nan_gain.data() : gains.data();
+    items.slope[i] = 1;
   }
-  args.bias[0] = none.data();  // nothing takes part
-  logits[kTokens] = NAN;       // 1: a NaN takes part
-  logits[2 * kTokens] = NAN;   // 2: a NaN does not
-  args.bias[2] = first_masked.data();
-  args.bias[4] = first_masked.data();  // 4: the NaN gain does not, 3: it does
+  items.bias[0] = none.data();  // nothing takes part
+  logits[kTokens] = NAN;        // 1: a NaN takes part
+  logits[2 * kTokens] = NAN;    // 2: a NaN does not
+  items.bias[2] = first_masked.data();
+  items.bias[4] = first_masked.data();  // 4: the NaN gain does not, 3: it does
   set().softmax(args);
   EXPECT_EQ(args.exponent[0], kNoExponent);
   EXPECT_EQ(args.sum[0], 0.0f);

@@ -1,4 +1,4 @@
-// pv: adds one block's weighted values to up to four outputs, straight from the codes.
+// pv: adds one block's weighted values to up to four outputs a KV head, straight from the codes.
 //
 //   out[n][c] += factors[n] * sum_t weight[n][t] * level[t][c]
 //
@@ -14,17 +14,20 @@ namespace varve {
 
 inline constexpr int kMaxPvQueries = 4;
 
+/// One block and some KV heads, each with equally many queries.
 struct PvArgs {
   int bits = 8;       ///< 2, 3, 4 or 8
   int n_vectors = 0;  ///< 16 channels each
-  const uint8_t* codes = nullptr;
-  int n = 0;                          ///< queries, 1..4
-  const void* weights = nullptr;      ///< [n] 64 bytes each, of the same ISA's softmax
-  const float* factors = nullptr;     ///< [n]
-  float* out = nullptr;               ///< [n][16 * n_vectors], 64-byte aligned
-  ptrdiff_t out_stride = 0;           ///< floats from one query's to the next's, a multiple of 16
-  const uint8_t* prefetch = nullptr;  ///< lines wanted next, spread over the vectors; null: none
-  int n_prefetch_lines = 0;
+  int n_heads = 1;
+  const uint8_t* codes = nullptr;  ///< of the first head
+  size_t head_stride = 0;          ///< bytes from one head's codes to the next's
+  int n = 0;                       ///< queries of a head, 1..4
+  const void* weights = nullptr;   ///< [n_heads][n] 64 bytes each, of the same ISA's softmax
+  const float* factors = nullptr;  ///< [n_heads][n]; a head of zeros is passed over
+  float* out = nullptr;            ///< [n_heads][n][16 * n_vectors], 64-byte aligned
+  ptrdiff_t out_stride = 0;        ///< floats from one query's to the next's, a multiple of 16
+  const uint8_t* next = nullptr;   ///< what is read after this: whole lines, fetched on the way
+  size_t next_stride = 0;          ///< bytes from one head's to the next's; 0: nothing to fetch
 };
 
 using PvKernel = void (*)(const PvArgs& args);

@@ -32,7 +32,7 @@ VARVE_INLINE __m256i Line(const uint8_t* codes, int piece) {
 }
 
 template <int kBits, int N, int kQuad>
-VARVE_INLINE void AddQuad(const PvArgs& args, const uint8_t* codes, __m256i (&acc)[N][2]) {
+VARVE_INLINE void AddQuad(const void* weights, const uint8_t* codes, __m256i (&acc)[N][2]) {
 #pragma GCC unroll 2
   for (int piece = 0; piece < 2; ++piece) {
     const __m256i bytes = Line<kBits, kQuad>(codes, piece);
@@ -40,43 +40,49 @@ VARVE_INLINE void AddQuad(const PvArgs& args, const uint8_t* codes, __m256i (&ac
     const __m256i odd = OddBytes(bytes);
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      const __m256i dot = DotWords(even, odd, Broadcast(args.weights, n, 2 * kQuad),
-                                   Broadcast(args.weights, n, 2 * kQuad + 1));
+      const __m256i dot = DotWords(even, odd, Broadcast(weights, n, 2 * kQuad),
+                                   Broadcast(weights, n, 2 * kQuad + 1));
       Accumulate(acc[n][piece], dot);
     }
   }
 }
 
 template <int kBits, int N>
-__attribute__((noinline)) void Block(const PvArgs& args) {
-  const uint8_t* codes = args.codes;
+__attribute__((noinline)) void Block(const PvArgs& args, int head) {
+  const uint8_t* codes = args.codes + head * args.head_stride;
+  const auto* weights = static_cast<const __m256i*>(args.weights) + 2 * head * N;
+  const float* factors = args.factors + head * N;
+  float* head_out = args.out + head * N * args.out_stride;
+  bool zero = true;
+  for (int n = 0; n < N; ++n) zero = zero && factors[n] == 0;
+  if (zero) return;
   __m256i start[N];
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
-    const auto* weights = static_cast<const __m256i*>(args.weights) + 2 * n;
     const __m256i ones = _mm256_set1_epi16(1);
-    const __m256i sums = _mm256_add_epi32(_mm256_madd_epi16(_mm256_load_si256(weights), ones),
-                                          _mm256_madd_epi16(_mm256_load_si256(weights + 1), ones));
+    const __m256i sums =
+        _mm256_add_epi32(_mm256_madd_epi16(_mm256_load_si256(weights + 2 * n), ones),
+                         _mm256_madd_epi16(_mm256_load_si256(weights + 2 * n + 1), ones));
     start[n] = _mm256_set1_epi32(-128 * Total(sums));
   }
   for (int v = 0; v < args.n_vectors; ++v, codes += kTokenQuads * kLine * kBits / 8) {
     __m256i acc[N][2];
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) acc[n][0] = acc[n][1] = start[n];
-    AddQuad<kBits, N, 0>(args, codes, acc);
-    AddQuad<kBits, N, 1>(args, codes, acc);
-    AddQuad<kBits, N, 2>(args, codes, acc);
-    AddQuad<kBits, N, 3>(args, codes, acc);
-    AddQuad<kBits, N, 4>(args, codes, acc);
-    AddQuad<kBits, N, 5>(args, codes, acc);
-    AddQuad<kBits, N, 6>(args, codes, acc);
-    AddQuad<kBits, N, 7>(args, codes, acc);
+    AddQuad<kBits, N, 0>(weights, codes, acc);
+    AddQuad<kBits, N, 1>(weights, codes, acc);
+    AddQuad<kBits, N, 2>(weights, codes, acc);
+    AddQuad<kBits, N, 3>(weights, codes, acc);
+    AddQuad<kBits, N, 4>(weights, codes, acc);
+    AddQuad<kBits, N, 5>(weights, codes, acc);
+    AddQuad<kBits, N, 6>(weights, codes, acc);
+    AddQuad<kBits, N, 7>(weights, codes, acc);
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      const __m256 factor = _mm256_set1_ps(args.factors[n]);
+      const __m256 factor = _mm256_set1_ps(factors[n]);
 #pragma GCC unroll 2
       for (int piece = 0; piece < 2; ++piece) {
-        float* out = args.out + n * args.out_stride + 16 * v + 8 * piece;
+        float* out = head_out + n * args.out_stride + 16 * v + 8 * piece;
         _mm256_storeu_ps(
             out, _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc[n][piece]), factor, _mm256_loadu_ps(out)));
       }
@@ -85,34 +91,38 @@ __attribute__((noinline)) void Block(const PvArgs& args) {
 }
 
 template <int kBits>
-VARVE_INLINE void Queries(const PvArgs& args) {
+VARVE_INLINE void Queries(const PvArgs& args, int head) {
   switch (args.n) {
     case 1:
-      return Block<kBits, 1>(args);
+      return Block<kBits, 1>(args, head);
     case 2:
-      return Block<kBits, 2>(args);
+      return Block<kBits, 2>(args, head);
     case 3:
-      return Block<kBits, 3>(args);
+      return Block<kBits, 3>(args, head);
     default:
-      return Block<kBits, 4>(args);
+      return Block<kBits, 4>(args, head);
   }
 }
 
 }  // namespace
 
 void PvAvx2(const PvArgs& args) {
-  for (int i = 0; i < args.n_prefetch_lines; ++i) {
-    _mm_prefetch(reinterpret_cast<const char*>(args.prefetch + i * kLine), _MM_HINT_T0);
-  }
-  switch (args.bits) {
-    case 2:
-      return Queries<2>(args);
-    case 3:
-      return Queries<3>(args);
-    case 4:
-      return Queries<4>(args);
-    default:
-      return Queries<8>(args);
+  for (int head = 0; head < args.n_heads; ++head) {
+    Ahead ahead(args.codes, args.head_stride, args.n_heads, head, args.next, args.next_stride);
+    ahead.Fetch(static_cast<int>((ahead.end - ahead.at) / kLine));
+    switch (args.bits) {
+      case 2:
+        Queries<2>(args, head);
+        break;
+      case 3:
+        Queries<3>(args, head);
+        break;
+      case 4:
+        Queries<4>(args, head);
+        break;
+      default:
+        Queries<8>(args, head);
+    }
   }
 }
 

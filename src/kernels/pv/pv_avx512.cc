@@ -92,23 +92,6 @@ VARVE_INLINE void Store(float* out, __m512i high, __m512i low, __m512 factor) {
   _mm512_store_ps(out, _mm512_fmadd_ps(sum, factor, _mm512_load_ps(out)));
 }
 
-struct Prefetch {
-  const uint8_t* next;
-  const uint8_t* end;
-  int step;
-
-  VARVE_INLINE explicit Prefetch(const PvArgs& args, int n_turns)
-      : next(args.prefetch),
-        end(args.prefetch + static_cast<ptrdiff_t>(args.n_prefetch_lines) * kLine),
-        step((args.n_prefetch_lines + n_turns - 1) / n_turns) {}
-
-  VARVE_INLINE void Turn() {
-    for (int i = 0; i < step && next < end; ++i, next += kLine) {
-      _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
-    }
-  }
-};
-
 /// Token quad t of kVectors vectors of channels.
 template <int t, int kBits, int N, int kVectors>
 VARVE_INLINE void AddQuad(const uint8_t* weights, const Vector<kBits> (&vectors)[kVectors],
@@ -127,48 +110,77 @@ VARVE_INLINE void AddQuad(const uint8_t* weights, const Vector<kBits> (&vectors)
   }
 }
 
-/// Adds kVectors vectors of channels from number v on, whose codes start at `codes`.
+/// One head's operands.
+struct HeadOf {
+  const uint8_t* codes;
+  const uint8_t* weights;
+  const float* factors;
+  float* out;
+  ptrdiff_t out_stride;
+
+  VARVE_INLINE HeadOf(const PvArgs& args, int head)
+      : codes(args.codes + head * args.head_stride),
+        weights(static_cast<const uint8_t*>(args.weights) + 64 * head * args.n),
+        factors(args.factors + head * args.n),
+        out(args.out + head * args.n * args.out_stride),
+        out_stride(args.out_stride) {}
+};
+
+/// Adds kVectors vectors of channels from number v on.
 template <int kBits, int N, int kVectors>
-VARVE_INLINE void AddVectors(const PvArgs& args, int v, const uint8_t* codes) {
-  const auto* weights = static_cast<const uint8_t*>(args.weights);
+VARVE_INLINE void AddVectors(const HeadOf& head, int v) {
+  constexpr ptrdiff_t kBytes = Vector<kBits>::kLines * kLine;
   Vector<kBits> vectors[kVectors];
   __m512i acc[kVectors][N][2];
 #pragma GCC unroll 4
   for (int i = 0; i < kVectors; ++i) {
-    vectors[i].Read(codes + i * Vector<kBits>::kLines * kLine);
+    vectors[i].Read(head.codes + (v + i) * kBytes);
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) acc[i][n][0] = acc[i][n][1] = _mm512_setzero_si512();
   }
-  AddQuad<0>(weights, vectors, acc);
-  AddQuad<1>(weights, vectors, acc);
-  AddQuad<2>(weights, vectors, acc);
-  AddQuad<3>(weights, vectors, acc);
-  AddQuad<4>(weights, vectors, acc);
-  AddQuad<5>(weights, vectors, acc);
-  AddQuad<6>(weights, vectors, acc);
-  AddQuad<7>(weights, vectors, acc);
+  AddQuad<0>(head.weights, vectors, acc);
+  AddQuad<1>(head.weights, vectors, acc);
+  AddQuad<2>(head.weights, vectors, acc);
+  AddQuad<3>(head.weights, vectors, acc);
+  AddQuad<4>(head.weights, vectors, acc);
+  AddQuad<5>(head.weights, vectors, acc);
+  AddQuad<6>(head.weights, vectors, acc);
+  AddQuad<7>(head.weights, vectors, acc);
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
-    const __m512 factor = _mm512_set1_ps(args.factors[n]);
+    const __m512 factor = _mm512_set1_ps(head.factors[n]);
 #pragma GCC unroll 4
     for (int i = 0; i < kVectors; ++i)
-      Store(args.out + n * args.out_stride + 16 * (v + i), acc[i][n][0], acc[i][n][1], factor);
+      Store(head.out + n * head.out_stride + 16 * (v + i), acc[i][n][0], acc[i][n][1], factor);
   }
 }
 
+template <int N>
+VARVE_INLINE bool AllZero(const float* factors) {
+  bool zero = true;
+#pragma GCC unroll 4
+  for (int n = 0; n < N; ++n) zero = zero && factors[n] == 0;
+  return zero;
+}
+
 template <int kBits, int N>
-__attribute__((noinline)) void Queries(const PvArgs& args) {
-  constexpr ptrdiff_t kBytes = Vector<kBits>::kLines * kLine;
+__attribute__((noinline)) void Heads(const PvArgs& args) {
   constexpr int kVectors = N == 1 ? 4 : 2;
-  Prefetch prefetch(args, (args.n_vectors + kVectors - 1) / kVectors);
-  int v = 0;
-  for (; v + kVectors <= args.n_vectors; v += kVectors) {
-    AddVectors<kBits, N, kVectors>(args, v, args.codes + v * kBytes);
-    prefetch.Turn();
-  }
-  for (; v < args.n_vectors; ++v) {
-    AddVectors<kBits, N, 1>(args, v, args.codes + v * kBytes);
-    prefetch.Turn();
+  for (int i = 0; i < args.n_heads; ++i) {
+    const HeadOf head(args, i);
+    if (AllZero<N>(head.factors)) continue;
+    Ahead ahead(args.codes, args.head_stride, args.n_heads, i, args.next, args.next_stride);
+    const int n_turns = (args.n_vectors + kVectors - 1) / kVectors;
+    const int step = (static_cast<int>((ahead.end - ahead.at) / kLine) + n_turns - 1) / n_turns;
+    int v = 0;
+    for (; v + kVectors <= args.n_vectors; v += kVectors) {
+      AddVectors<kBits, N, kVectors>(head, v);
+      ahead.Fetch(step);
+    }
+    for (; v < args.n_vectors; ++v) {
+      AddVectors<kBits, N, 1>(head, v);
+      ahead.Fetch(step);
+    }
   }
 }
 
@@ -176,13 +188,13 @@ template <int kBits>
 VARVE_INLINE void Block(const PvArgs& args) {
   switch (args.n) {
     case 1:
-      return Queries<kBits, 1>(args);
+      return Heads<kBits, 1>(args);
     case 2:
-      return Queries<kBits, 2>(args);
+      return Heads<kBits, 2>(args);
     case 3:
-      return Queries<kBits, 3>(args);
+      return Heads<kBits, 3>(args);
     default:
-      return Queries<kBits, 4>(args);
+      return Heads<kBits, 4>(args);
   }
 }
 

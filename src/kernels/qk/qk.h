@@ -1,4 +1,4 @@
-// qk: logits of up to four queries with the 32 keys of one block and KV head, straight from the
+// qk: logits of up to four queries a KV head with the 32 keys of one block, straight from the
 // codes.
 //
 //   logit[n][t] = gain[t] * ( wide_scale[n] * sum_wide level[c][t] * q16[n][c]  +  narrow_scale[n]
@@ -46,14 +46,17 @@ struct QkQueries {
       {};  ///< AVX-512: -128 * sum of the operand (wide high, wide low, narrow)
 };
 
+/// One block and some KV heads, each with a batch of equally many queries.
 struct QkArgs {
-  const QkRuns* runs = nullptr;
-  const uint8_t* codes = nullptr;
-  const uint16_t* gains = nullptr;  ///< f16 [32]
-  const QkQueries* queries = nullptr;
-  float* logits = nullptr;            ///< [n][32]
-  const uint8_t* prefetch = nullptr;  ///< lines wanted next, fetched one a turn; null: none
-  int n_prefetch_lines = 0;
+  int n_heads = 1;
+  const QkRuns* runs = nullptr;        ///< [n_heads]
+  const uint8_t* codes = nullptr;      ///< of the first head
+  const uint16_t* gains = nullptr;     ///< f16 [32], of the first head
+  size_t head_stride = 0;              ///< bytes from one head's codes, and gains, to the next's
+  const QkQueries* queries = nullptr;  ///< [n_heads]
+  float* logits = nullptr;             ///< [n_heads][n][32]
+  const uint8_t* next = nullptr;       ///< what is read after this: whole lines, fetched on the way
+  size_t next_stride = 0;              ///< bytes from one head's to the next's; 0: nothing to fetch
 };
 
 using QkKernel = void (*)(const QkArgs& args);

@@ -98,14 +98,17 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
 
 /// Logits of the tokens of halves kFirst to kLast.
 template <int N, int kFirst, int kLast>
-__attribute__((noinline)) void Block(const QkArgs& args) {
+__attribute__((noinline)) void Block(const QkArgs& args, int head) {
   using S = Sums<N, kFirst, kLast>;
-  const QkRuns& runs = *args.runs;
-  const QkQueries& queries = *args.queries;
+  const QkRuns& runs = args.runs[head];
+  const QkQueries& queries = args.queries[head];
+  const uint8_t* codes = args.codes + head * args.head_stride;
+  const uint8_t* gains = reinterpret_cast<const uint8_t*>(args.gains) + head * args.head_stride;
+  float* logits = args.logits + head * N * 32;
   const auto* q = static_cast<const int32_t*>(queries.operand);
   S wide;
   wide.Set(&queries.start[0][0]);
-  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], args.codes, q, 2 * N, wide);
+  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], codes, q, 2 * N, wide);
   __m256 logit[N][S::kPieces];
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
@@ -117,17 +120,17 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
   S narrow;
   narrow.Set(&queries.start[0][2]);
   for (int r = runs.n_wide_runs; r < runs.n_runs; ++r)
-    q = AddRun(runs.run[r], args.codes, q, 2 * N, narrow);
+    q = AddRun(runs.run[r], codes, q, 2 * N, narrow);
 #pragma GCC unroll 4
   for (int p = 0; p < S::kPieces; ++p) {
     const int token = 16 * kFirst + 8 * p;
     const __m256 gain =
-        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(args.gains + token)));
+        _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(gains + 2 * token)));
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
       const __m256 part = _mm256_mul_ps(_mm256_cvtepi32_ps(narrow.acc[n][p]),
                                         _mm256_set1_ps(queries.narrow_scale[n]));
-      _mm256_storeu_ps(args.logits + 32 * n + token,
+      _mm256_storeu_ps(logits + 32 * n + token,
                        _mm256_mul_ps(_mm256_add_ps(logit[n][p], part), gain));
     }
   }
@@ -136,20 +139,24 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
 }  // namespace
 
 void QkAvx2(const QkArgs& args) {
-  for (int i = 0; i < args.n_prefetch_lines; ++i) {
-    _mm_prefetch(reinterpret_cast<const char*>(args.prefetch + i * kLine), _MM_HINT_T0);
-  }
-  switch (args.queries->n) {
-    case 1:
-      return Block<1, 0, 1>(args);
-    case 2:
-      return Block<2, 0, 1>(args);
-    case 3:
-      Block<3, 0, 0>(args);
-      return Block<3, 1, 1>(args);
-    default:
-      Block<4, 0, 0>(args);
-      return Block<4, 1, 1>(args);
+  for (int head = 0; head < args.n_heads; ++head) {
+    Ahead ahead(args.codes, args.head_stride, args.n_heads, head, args.next, args.next_stride);
+    ahead.Fetch(static_cast<int>((ahead.end - ahead.at) / kLine));
+    switch (args.queries[head].n) {
+      case 1:
+        Block<1, 0, 1>(args, head);
+        break;
+      case 2:
+        Block<2, 0, 1>(args, head);
+        break;
+      case 3:
+        Block<3, 0, 0>(args, head);
+        Block<3, 1, 1>(args, head);
+        break;
+      default:
+        Block<4, 0, 0>(args, head);
+        Block<4, 1, 1>(args, head);
+    }
   }
 }
 

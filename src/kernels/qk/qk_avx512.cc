@@ -50,22 +50,20 @@ struct Sums {
   }
 };
 
+/// Fetches lines as the kernel goes: two quads a turn.
 struct Prefetch {
-  const uint8_t* next;
-  const uint8_t* end;
+  Ahead ahead;
   int step;
 
-  /// A turn is two quads.
-  VARVE_INLINE explicit Prefetch(const QkArgs& args)
-      : next(args.prefetch),
-        end(args.prefetch + static_cast<ptrdiff_t>(args.n_prefetch_lines) * kLine),
-        step(2 * args.n_prefetch_lines > args.runs->n_quads ? 2 : 1) {}
+  VARVE_INLINE Prefetch(const QkArgs& args, int head)
+      : ahead(args.codes, args.head_stride, args.n_heads, head, args.next, args.next_stride),
+        step(2 * (ahead.end - ahead.at) > kLine * args.runs[head].n_quads ? 2 : 1) {}
 
   VARVE_INLINE void Turn() {
-    if (next >= end) return;
-    _mm_prefetch(reinterpret_cast<const char*>(next), _MM_HINT_T0);
-    if (step == 2) _mm_prefetch(reinterpret_cast<const char*>(next + kLine), _MM_HINT_T0);
-    next += step * kLine;
+    if (ahead.at >= ahead.end) return;
+    _mm_prefetch(reinterpret_cast<const char*>(ahead.at), _MM_HINT_T0);
+    if (step == 2) _mm_prefetch(reinterpret_cast<const char*>(ahead.at + kLine), _MM_HINT_T0);
+    ahead.at += step * kLine;
   }
 };
 
@@ -142,11 +140,14 @@ VARVE_INLINE __m512 WideValue(__m512i high, __m512i low) {
 }
 
 template <int N>
-__attribute__((noinline)) void Block(const QkArgs& args) {
-  const QkRuns& runs = *args.runs;
-  const QkQueries& queries = *args.queries;
+VARVE_INLINE void Head(const QkArgs& args, int head) {
+  const QkRuns& runs = args.runs[head];
+  const QkQueries& queries = args.queries[head];
+  const uint8_t* codes = args.codes + head * args.head_stride;
+  const uint8_t* gains = reinterpret_cast<const uint8_t*>(args.gains) + head * args.head_stride;
+  float* logits = args.logits + head * N * 32;
   const auto* q = static_cast<const int32_t*>(queries.operand);
-  Prefetch prefetch(args);
+  Prefetch prefetch(args, head);
 
   Sums<N, 2> wide;
 #pragma GCC unroll 4
@@ -161,7 +162,7 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
     }
   }
   for (int r = 0; r < runs.n_wide_runs; ++r)
-    q = AddRun<N, 2>(runs.run[r], args.codes, q, wide, prefetch);
+    q = AddRun<N, 2>(runs.run[r], codes, q, wide, prefetch);
 
   __m512 logit[N][2];
 #pragma GCC unroll 4
@@ -175,13 +176,13 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
   }
 
   const __m512 gain[2] = {
-      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.gains))),
-      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.gains + 16)))};
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains))),
+      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 32)))};
   if (runs.n_wide_runs == runs.n_runs) {
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      _mm512_storeu_ps(args.logits + 32 * n, _mm512_mul_ps(logit[n][0], gain[0]));
-      _mm512_storeu_ps(args.logits + 32 * n + 16, _mm512_mul_ps(logit[n][1], gain[1]));
+      _mm512_storeu_ps(logits + 32 * n, _mm512_mul_ps(logit[n][0], gain[0]));
+      _mm512_storeu_ps(logits + 32 * n + 16, _mm512_mul_ps(logit[n][1], gain[1]));
     }
     return;
   }
@@ -196,7 +197,7 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
     }
   }
   for (int r = runs.n_wide_runs; r < runs.n_runs; ++r)
-    q = AddRun<N, 1>(runs.run[r], args.codes, q, narrow, prefetch);
+    q = AddRun<N, 1>(runs.run[r], codes, q, narrow, prefetch);
 
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
@@ -204,10 +205,15 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
 #pragma GCC unroll 2
     for (int half = 0; half < 2; ++half) {
       const __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(narrow.Total(n, 0, half)), scale);
-      _mm512_storeu_ps(args.logits + 32 * n + 16 * half,
+      _mm512_storeu_ps(logits + 32 * n + 16 * half,
                        _mm512_mul_ps(_mm512_add_ps(logit[n][half], part), gain[half]));
     }
   }
+}
+
+template <int N>
+__attribute__((noinline)) void Heads(const QkArgs& args) {
+  for (int head = 0; head < args.n_heads; ++head) Head<N>(args, head);
 }
 
 }  // namespace
@@ -215,13 +221,13 @@ __attribute__((noinline)) void Block(const QkArgs& args) {
 void QkAvx512(const QkArgs& args) {
   switch (args.queries->n) {
     case 1:
-      return Block<1>(args);
+      return Heads<1>(args);
     case 2:
-      return Block<2>(args);
+      return Heads<2>(args);
     case 3:
-      return Block<3>(args);
+      return Heads<3>(args);
     default:
-      return Block<4>(args);
+      return Heads<4>(args);
   }
 }
 

@@ -24,6 +24,32 @@ int KeyLevel(int bits, unsigned code) {
   return static_cast<int8_t>(table.entry[code]);
 }
 
+void Head(const QkRuns& runs, const QkQueries& queries, const uint8_t* codes, const uint8_t* gains,
+          float* logits) {
+  const auto* operand = static_cast<const int16_t*>(queries.operand);
+  for (int token = 0; token < kBlockTokens; ++token) {
+    int32_t wide[kMaxQkQueries] = {};
+    int32_t narrow[kMaxQkQueries] = {};
+    int channel = 0;
+    for (int r = 0; r < runs.n_runs; ++r) {
+      const QkRun& run = runs.run[r];
+      int32_t* sums = r < runs.n_wide_runs ? wide : narrow;
+      for (int i = 0; i < 4 * run.n_quads; ++i, ++channel) {
+        const CodePosition at = PositionOf(Side::kKey, i, token);
+        const int level = KeyLevel(run.bits, GetCode(codes + run.byte_offset, run.bits, at));
+        for (int n = 0; n < queries.n; ++n)
+          sums[n] += level * operand[n * 4 * runs.n_quads + channel];
+      }
+    }
+    const float gain = F16ToF32(reinterpret_cast<const uint16_t*>(gains)[token]);
+    for (int n = 0; n < queries.n; ++n) {
+      const float wide_part = static_cast<float>(wide[n]) * queries.wide_scale[n];
+      const float narrow_part = static_cast<float>(narrow[n]) * queries.narrow_scale[n];
+      logits[n * kBlockTokens + token] = (wide_part + narrow_part) * gain;
+    }
+  }
+}
+
 }  // namespace
 
 void QkPackReference(const QkPackArgs& args) {
@@ -35,29 +61,12 @@ void QkPackReference(const QkPackArgs& args) {
 }
 
 void QkReference(const QkArgs& args) {
-  const QkRuns& runs = *args.runs;
-  const QkQueries& queries = *args.queries;
-  const auto* operand = static_cast<const int16_t*>(queries.operand);
-  for (int token = 0; token < kBlockTokens; ++token) {
-    int32_t wide[kMaxQkQueries] = {};
-    int32_t narrow[kMaxQkQueries] = {};
-    int channel = 0;
-    for (int r = 0; r < runs.n_runs; ++r) {
-      const QkRun& run = runs.run[r];
-      int32_t* sums = r < runs.n_wide_runs ? wide : narrow;
-      for (int i = 0; i < 4 * run.n_quads; ++i, ++channel) {
-        const CodePosition at = PositionOf(Side::kKey, i, token);
-        const int level = KeyLevel(run.bits, GetCode(args.codes + run.byte_offset, run.bits, at));
-        for (int n = 0; n < queries.n; ++n)
-          sums[n] += level * operand[n * 4 * runs.n_quads + channel];
-      }
-    }
-    const float gain = F16ToF32(args.gains[token]);
-    for (int n = 0; n < queries.n; ++n) {
-      const float wide_part = static_cast<float>(wide[n]) * queries.wide_scale[n];
-      const float narrow_part = static_cast<float>(narrow[n]) * queries.narrow_scale[n];
-      args.logits[n * kBlockTokens + token] = (wide_part + narrow_part) * gain;
-    }
+  float* logits = args.logits;
+  for (int head = 0; head < args.n_heads; ++head) {
+    const size_t offset = static_cast<size_t>(head) * args.head_stride;
+    Head(args.runs[head], args.queries[head], args.codes + offset,
+         reinterpret_cast<const uint8_t*>(args.gains) + offset, logits);
+    logits += args.queries[head].n * kBlockTokens;
   }
 }
 

@@ -1,5 +1,5 @@
-// softmax: turns the logits of 32 cells into the integer weights that pv multiplies, for up to 16
-// items at a time. An item is one query and one block.
+// softmax: turns the logits of 32 cells into the integer weights that pv multiplies, for any
+// number of items. An item is one query and one block.
 //
 //   x[t] = logit[t] (in octaves: the query carries log2 e), soft-capped, + slope * bias[t]
 //   e    = ceil(max x)            w[t] = 2^(x[t] - e)                     sum = sum_t w[t]
@@ -16,26 +16,28 @@
 
 namespace varve {
 
-inline constexpr int kMaxSoftmaxItems = 16;
+/// Items are worked on this many at a time; arrays of one entry an item have room for whole groups.
+inline constexpr int kSoftmaxGroup = 16;
 
 /// e of an item without any cell, or with a NaN or +inf.
 inline constexpr int32_t kNoExponent = INT32_MIN;
 
 struct SoftmaxArgs {
   int n_items = 0;
-  /// No item has a bias, every one has v_gains, and cap is 0; what `bias` holds is not looked at.
+  /// No item has a bias, every one has v_gains, and cap is 0; `bias` is not looked at.
   bool open = false;
-  float* logits = nullptr;  ///< [n_items][32]; becomes w where v_gains is null
-  const float* bias[kMaxSoftmaxItems] =
-      {};  ///< [32] in octaves, null: all cells take part unbiased
-  float slope[kMaxSoftmaxItems] = {};
-  const uint16_t* v_gains[kMaxSoftmaxItems] = {};  ///< f16 [32], null: the values are plain rows
-  float cap = 0;            ///< soft-cap in octaves: x = cap * tanh(logit); 0: none
+  float cap = 0;                       ///< soft-cap in octaves: x = cap * tanh(logit); 0: none
+  float* logits = nullptr;             ///< [n_items][32]; becomes w where v_gains is null
+  const float* const* bias = nullptr;  ///< [n_items] of [32] octaves, null: all cells, unbiased
+  const float* slope = nullptr;        ///< [n_items]
+  const uint16_t* const* v_gains = nullptr;  ///< [n_items] of f16 [32], null: plain rows
   void* weights = nullptr;  ///< [n_items] 64 bytes each, in the ISA's own order, 64-byte aligned
-  int32_t exponent[kMaxSoftmaxItems] = {};  ///< out: e
-  float sum[kMaxSoftmaxItems] = {};         ///< out
-  /// In: worth of a level of the values. Out: worth of a weight times a level, 0 with kNoExponent.
-  float unit[kMaxSoftmaxItems] = {};
+  int32_t* exponent = nullptr;  ///< [n_items] out: e
+  float* sum = nullptr;         ///< [n_items] out
+  /// [n_items] in: worth of a level of the values; out: worth of a weight times a level, 0 with
+  /// kNoExponent.
+  float* unit = nullptr;
+  float* room = nullptr;  ///< [2][n_items], for the kernel's own use
 };
 
 using SoftmaxKernel = void (*)(SoftmaxArgs& args);

@@ -99,6 +99,50 @@ consteval ByteOrder MakeByteOrder() {
 
 constexpr ByteOrder kByteOrder = MakeByteOrder();
 
+/// Stores what the weights of a group's items are made with: e to room, NaN if a gain is one, and
+/// 32767 / gain_max behind it. `packed`: items with gains.
+__attribute__((always_inline)) inline void StoreScales(SoftmaxArgs& args, int first, int n_rounded,
+                                                       const __m512* maxima,
+                                                       const __m512* gain_rows, __mmask16 packed) {
+  const __m512 exponent =
+      _mm512_roundscale_ps(FoldRows<Max>(maxima), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
+  const __m512i pairs = _mm512_castps_si512(FoldRows<MaxBits>(gain_rows));
+  const __m512 gain =
+      _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_max_epu16(pairs, _mm512_srli_epi32(pairs, 16))));
+  const __mmask16 bad = _mm512_cmp_ps_mask(gain, gain, _CMP_UNORD_Q);
+  const __m512 gain_max = _mm512_max_ps(gain, _mm512_set1_ps(1e-30f));
+  _mm512_storeu_ps(args.room + first,
+                   _mm512_mask_mov_ps(exponent, bad, _mm512_set1_ps(__builtin_nanf(""))));
+  _mm512_storeu_ps(args.room + n_rounded + first,
+                   _mm512_div_ps(_mm512_set1_ps(32767.0f), gain_max));
+  const __m512 level = _mm512_loadu_ps(args.unit + first);
+  const __m512 weight = _mm512_mul_ps(gain_max, _mm512_set1_ps(1.0f / 32767.0f));
+  _mm512_storeu_ps(args.unit + first, _mm512_mask_mul_ps(level, packed, level, weight));
+}
+
+__attribute__((always_inline)) inline void StoreWeights(const SoftmaxArgs& args, int item,
+                                                        __m512i a, __m512i b) {
+  const __m512i both = _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
+  const __m512i ordered = _mm512_permutexvar_epi8(_mm512_load_si512(kByteOrder.index), both);
+  _mm512_store_si512(static_cast<uint8_t*>(args.weights) + 64 * item, ordered);
+}
+
+/// Results of a group. A NaN or +inf among the logits, or a NaN gain, has made the sum NaN.
+__attribute__((always_inline)) inline void Finish(SoftmaxArgs& args, int first,
+                                                  const __m512* sum_rows) {
+  const __m512 exponent = _mm512_loadu_ps(args.room + first);
+  const __m512 sums = FoldRows<Add>(sum_rows);
+  const __mmask16 bad = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q);
+  const __mmask16 seen =
+      _mm512_cmp_ps_mask(exponent, _mm512_set1_ps(-__builtin_inff()), _CMP_GT_OQ);
+  const __mmask16 present = seen & static_cast<__mmask16>(~bad);
+  _mm512_storeu_si512(args.exponent + first,
+                      _mm512_mask_cvtps_epi32(_mm512_set1_epi32(kNoExponent), present, exponent));
+  _mm512_storeu_ps(args.sum + first, _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad,
+                                                        _mm512_set1_ps(__builtin_nanf(""))));
+  _mm512_storeu_ps(args.unit + first, _mm512_maskz_loadu_ps(present, args.unit + first));
+}
+
 struct Halves {
   __m512 half[2];
 };
@@ -108,172 +152,157 @@ __attribute__((always_inline)) inline Halves LoadGains(const uint16_t* gains) {
            _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 16)))}};
 }
 
-/// Per item, from the folded maxima: where the exponent and the integer scale of its weights come
-/// from.
-struct Scales {
-  __m512 exponent;
-  __m512 gain_max;
-  __mmask16 bad_gain;
-  alignas(64) float exponents[kMaxSoftmaxItems];
-  alignas(64) float per_unit[kMaxSoftmaxItems];
+/// All cells of all items take part, unbiased, with packed values: what a step over an open context
+/// is made of.
+struct Open {
+  static __attribute__((always_inline)) inline void Maxima(SoftmaxArgs& args, int first, int n,
+                                                           int n_rounded) {
+    __m512 rows[kSoftmaxGroup];
+    __m512 gain_rows[kSoftmaxGroup];
+    for (int i = 0; i < n; ++i) {
+      const float* x = args.logits + 32 * (first + i);
+      rows[i] = _mm512_max_ps(_mm512_loadu_ps(x), _mm512_loadu_ps(x + 16));
+      gain_rows[i] = _mm512_loadu_ps(args.v_gains[first + i]);
+    }
+    for (int i = n; i < kSoftmaxGroup; ++i) {
+      rows[i] = _mm512_setzero_ps();
+      gain_rows[i] = _mm512_setzero_ps();
+    }
+    StoreScales(args, first, n_rounded, rows, gain_rows, 0xffff);
+  }
 
-  __attribute__((always_inline)) inline Scales(const __m512* maxima, __m512 folded_gain_bits) {
-    exponent =
-        _mm512_roundscale_ps(FoldRows<Max>(maxima), _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC);
-    const __m512i pairs = _mm512_castps_si512(folded_gain_bits);
-    const __m512 gain = _mm512_cvtph_ps(
-        _mm512_cvtepi32_epi16(_mm512_max_epu16(pairs, _mm512_srli_epi32(pairs, 16))));
-    bad_gain = _mm512_cmp_ps_mask(gain, gain, _CMP_UNORD_Q);
-    gain_max = _mm512_max_ps(gain, _mm512_set1_ps(1e-30f));
-    _mm512_store_ps(exponents, exponent);
-    _mm512_store_ps(per_unit, _mm512_div_ps(_mm512_set1_ps(32767.0f), gain_max));
+  static __attribute__((always_inline)) inline void Weights(SoftmaxArgs& args, int first, int n,
+                                                            int n_rounded) {
+    __m512 rows[kSoftmaxGroup];
+    const uint16_t* gains_of = nullptr;
+    Halves gains{};
+    for (int i = 0; i < n; ++i) {
+      const int item = first + i;
+      const float* x = args.logits + 32 * item;
+      if (args.v_gains[item] != gains_of) {
+        gains_of = args.v_gains[item];
+        gains = LoadGains(gains_of);
+        const __m512 per_unit = _mm512_set1_ps(args.room[n_rounded + item]);
+        gains.half[0] = _mm512_mul_ps(gains.half[0], per_unit);
+        gains.half[1] = _mm512_mul_ps(gains.half[1], per_unit);
+      }
+      const __m512 e = _mm512_set1_ps(args.room[item]);
+      const __m512 a = Exp2(_mm512_sub_ps(_mm512_loadu_ps(x), e));
+      const __m512 b = Exp2(_mm512_sub_ps(_mm512_loadu_ps(x + 16), e));
+      rows[i] = _mm512_add_ps(a, b);
+      StoreWeights(args, item, _mm512_cvtps_epi32(_mm512_mul_ps(a, gains.half[0])),
+                   _mm512_cvtps_epi32(_mm512_mul_ps(b, gains.half[1])));
+    }
+    for (int i = n; i < kSoftmaxGroup; ++i) rows[i] = _mm512_setzero_ps();
+    Finish(args, first, rows);
   }
 };
 
-__attribute__((always_inline)) inline void StoreWeights(const SoftmaxArgs& args, int item,
-                                                        __m512i a, __m512i b) {
-  const __m512i both = _mm512_or_si512(a, _mm512_slli_epi32(b, 16));
-  const __m512i ordered = _mm512_permutexvar_epi8(_mm512_load_si512(kByteOrder.index), both);
-  _mm512_store_si512(static_cast<uint8_t*>(args.weights) + 64 * item, ordered);
-}
-
-/// Results of all items; `packed`: those with gains. A NaN or +inf among the logits has made the
-/// sum NaN.
-__attribute__((always_inline)) inline void Finish(SoftmaxArgs& args, const Scales& scales,
-                                                  const __m512* sum_rows, __mmask16 packed) {
-  const __m512 sums = FoldRows<Add>(sum_rows);
-  const __mmask16 bad = _mm512_cmp_ps_mask(sums, sums, _CMP_UNORD_Q) | scales.bad_gain;
-  const __mmask16 seen =
-      _mm512_cmp_ps_mask(scales.exponent, _mm512_set1_ps(-__builtin_inff()), _CMP_GT_OQ);
-  const __mmask16 present = seen & static_cast<__mmask16>(~bad);
-  _mm512_storeu_si512(args.exponent, _mm512_mask_cvtps_epi32(_mm512_set1_epi32(kNoExponent),
-                                                             present, scales.exponent));
-  _mm512_storeu_ps(args.sum, _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad,
-                                                _mm512_set1_ps(__builtin_nanf(""))));
-  const __m512 level = _mm512_maskz_loadu_ps(present, args.unit);
-  const __m512 weight = _mm512_mul_ps(scales.gain_max, _mm512_set1_ps(1.0f / 32767.0f));
-  _mm512_storeu_ps(args.unit, _mm512_mask_mul_ps(level, packed, level, weight));
-}
-
-/// All cells of all items take part, unbiased, with packed values: what a step over an open context
-/// is made of.
-__attribute__((noinline)) void Open(SoftmaxArgs& args) {
-  const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
-  __m512 rows[kMaxSoftmaxItems];
-  __m512 gain_rows[kMaxSoftmaxItems];
-  for (int item = 0; item < kMaxSoftmaxItems; ++item) {
-    if (item >= args.n_items) {
-      rows[item] = minus_inf;
-      gain_rows[item] = _mm512_setzero_ps();
-      continue;
-    }
-    rows[item] = _mm512_max_ps(_mm512_loadu_ps(args.logits + 32 * item),
-                               _mm512_loadu_ps(args.logits + 32 * item + 16));
-    gain_rows[item] = _mm512_loadu_ps(args.v_gains[item]);
-  }
-  const Scales scales(rows, FoldRows<MaxBits>(gain_rows));
-  const uint16_t* gains_of = nullptr;
-  Halves gains{};
-  for (int item = 0; item < args.n_items; ++item) {
-    if (args.v_gains[item] != gains_of) {
-      gains_of = args.v_gains[item];
-      gains = LoadGains(gains_of);
-      const __m512 per_unit = _mm512_set1_ps(scales.per_unit[item]);
-      gains.half[0] = _mm512_mul_ps(gains.half[0], per_unit);
-      gains.half[1] = _mm512_mul_ps(gains.half[1], per_unit);
-    }
-    const __m512 e = _mm512_set1_ps(scales.exponents[item]);
-    const __m512 a = Exp2(_mm512_sub_ps(_mm512_loadu_ps(args.logits + 32 * item), e));
-    const __m512 b = Exp2(_mm512_sub_ps(_mm512_loadu_ps(args.logits + 32 * item + 16), e));
-    rows[item] = _mm512_add_ps(a, b);
-    StoreWeights(args, item, _mm512_cvtps_epi32(_mm512_mul_ps(a, gains.half[0])),
-                 _mm512_cvtps_epi32(_mm512_mul_ps(b, gains.half[1])));
-  }
-  for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) rows[item] = _mm512_setzero_ps();
-  Finish(args, scales, rows, 0xffff);
-}
-
-/// Any mixture of masks, biases, soft-cap and plain values.
-__attribute__((noinline)) void Masked(SoftmaxArgs& args) {
-  const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
-  __m512 rows[kMaxSoftmaxItems];
-  __m512 gain_rows[kMaxSoftmaxItems];
-  uint32_t part[kMaxSoftmaxItems];
-  __mmask16 packed = 0;
-  for (int item = 0; item < args.n_items; ++item) {
-    float* logits = args.logits + 32 * item;
-    const float* bias = args.bias[item];
-    Halves x = {{_mm512_loadu_ps(logits), _mm512_loadu_ps(logits + 16)}};
-    part[item] = ~0u;
-    if (args.cap != 0) {
-      const __m512 cap = _mm512_set1_ps(args.cap);
+/// Any mixture of masks, biases, soft-cap and plain values. Between the passes `exponent` holds
+/// which cells take part.
+struct Masked {
+  static __attribute__((always_inline)) inline void Maxima(SoftmaxArgs& args, int first, int n,
+                                                           int n_rounded) {
+    const __m512 minus_inf = _mm512_set1_ps(-__builtin_inff());
+    __m512 rows[kSoftmaxGroup];
+    __m512 gain_rows[kSoftmaxGroup];
+    __mmask16 packed = 0;
+    for (int i = 0; i < n; ++i) {
+      const int item = first + i;
+      float* logits = args.logits + 32 * item;
+      const float* bias = args.bias[item];
+      Halves x = {{_mm512_loadu_ps(logits), _mm512_loadu_ps(logits + 16)}};
+      uint32_t part = ~0u;
+      if (args.cap != 0) {
+        const __m512 cap = _mm512_set1_ps(args.cap);
 #pragma GCC unroll 2
-      for (int h = 0; h < 2; ++h) x.half[h] = _mm512_mul_ps(cap, Tanh(x.half[h]));
+        for (int h = 0; h < 2; ++h) x.half[h] = _mm512_mul_ps(cap, Tanh(x.half[h]));
+      }
+      if (bias != nullptr) {
+        const __m512 slope = _mm512_set1_ps(args.slope[item]);
+        part = 0;
+#pragma GCC unroll 2
+        for (int h = 0; h < 2; ++h) {
+          const __m512 b = _mm512_loadu_ps(bias + 16 * h);
+          const __mmask16 m = _mm512_cmp_ps_mask(b, minus_inf, _CMP_NEQ_UQ);
+          x.half[h] = _mm512_mask_mov_ps(minus_inf, m, _mm512_fmadd_ps(slope, b, x.half[h]));
+          part |= static_cast<uint32_t>(m) << (16 * h);
+        }
+      }
+      _mm512_storeu_ps(logits, x.half[0]);
+      _mm512_storeu_ps(logits + 16, x.half[1]);
+      rows[i] = _mm512_max_ps(x.half[0], x.half[1]);
+      gain_rows[i] = _mm512_setzero_ps();
+      if (args.v_gains[item] != nullptr) {
+        gain_rows[i] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(part, args.v_gains[item]));
+        packed |= static_cast<__mmask16>(1u << i);
+      }
+      args.exponent[item] = static_cast<int32_t>(part);
     }
-    if (bias != nullptr) {
-      const __m512 slope = _mm512_set1_ps(args.slope[item]);
-      part[item] = 0;
+    for (int i = n; i < kSoftmaxGroup; ++i) {
+      rows[i] = minus_inf;
+      gain_rows[i] = _mm512_setzero_ps();
+    }
+    StoreScales(args, first, n_rounded, rows, gain_rows, packed);
+  }
+
+  static __attribute__((always_inline)) inline void Weights(SoftmaxArgs& args, int first, int n,
+                                                            int n_rounded) {
+    __m512 rows[kSoftmaxGroup];
+    for (int i = 0; i < n; ++i) {
+      const int item = first + i;
+      float* logits = args.logits + 32 * item;
+      const __m512 e = _mm512_set1_ps(args.room[item]);
+      const auto part = static_cast<uint32_t>(args.exponent[item]);
+      const __mmask16 m[2] = {static_cast<__mmask16>(part), static_cast<__mmask16>(part >> 16)};
+      Halves w;
 #pragma GCC unroll 2
       for (int h = 0; h < 2; ++h) {
-        const __m512 b = _mm512_loadu_ps(bias + 16 * h);
-        const __mmask16 m = _mm512_cmp_ps_mask(b, minus_inf, _CMP_NEQ_UQ);
-        x.half[h] = _mm512_mask_mov_ps(minus_inf, m, _mm512_fmadd_ps(slope, b, x.half[h]));
-        part[item] |= static_cast<uint32_t>(m) << (16 * h);
+        w.half[h] =
+            _mm512_maskz_mov_ps(m[h], Exp2(_mm512_sub_ps(_mm512_loadu_ps(logits + 16 * h), e)));
       }
-    }
-    _mm512_storeu_ps(logits, x.half[0]);
-    _mm512_storeu_ps(logits + 16, x.half[1]);
-    rows[item] = _mm512_max_ps(x.half[0], x.half[1]);
-    gain_rows[item] = _mm512_setzero_ps();
-    if (args.v_gains[item] != nullptr) {
-      gain_rows[item] =
-          _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(part[item], args.v_gains[item]));
-      packed |= static_cast<__mmask16>(1u << item);
-    }
-  }
-  for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) {
-    rows[item] = minus_inf;
-    gain_rows[item] = _mm512_setzero_ps();
-  }
-  const Scales scales(rows, FoldRows<MaxBits>(gain_rows));
-  for (int item = 0; item < args.n_items; ++item) {
-    float* logits = args.logits + 32 * item;
-    const __m512 e = _mm512_set1_ps(scales.exponents[item]);
-    const __mmask16 m[2] = {static_cast<__mmask16>(part[item]),
-                            static_cast<__mmask16>(part[item] >> 16)};
-    Halves w;
+      rows[i] = _mm512_add_ps(w.half[0], w.half[1]);
+      if (args.v_gains[item] == nullptr) {
+        _mm512_storeu_ps(logits, w.half[0]);
+        _mm512_storeu_ps(logits + 16, w.half[1]);
+        continue;
+      }
+      const Halves gains = LoadGains(args.v_gains[item]);
+      const __m512 per_unit = _mm512_set1_ps(args.room[n_rounded + item]);
+      __m512i integers[2];
 #pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      w.half[h] =
-          _mm512_maskz_mov_ps(m[h], Exp2(_mm512_sub_ps(_mm512_loadu_ps(logits + 16 * h), e)));
+      for (int h = 0; h < 2; ++h) {
+        const __m512 scaled = _mm512_mul_ps(w.half[h], _mm512_mul_ps(gains.half[h], per_unit));
+        integers[h] = _mm512_maskz_cvtps_epi32(m[h], scaled);
+      }
+      StoreWeights(args, item, integers[0], integers[1]);
     }
-    rows[item] = _mm512_add_ps(w.half[0], w.half[1]);
-    if (args.v_gains[item] == nullptr) {
-      _mm512_storeu_ps(logits, w.half[0]);
-      _mm512_storeu_ps(logits + 16, w.half[1]);
-      continue;
-    }
-    const Halves gains = LoadGains(args.v_gains[item]);
-    const __m512 per_unit = _mm512_set1_ps(scales.per_unit[item]);
-    __m512i integers[2];
-#pragma GCC unroll 2
-    for (int h = 0; h < 2; ++h) {
-      const __m512 scaled = _mm512_mul_ps(w.half[h], _mm512_mul_ps(gains.half[h], per_unit));
-      integers[h] = _mm512_maskz_cvtps_epi32(m[h], scaled);
-    }
-    StoreWeights(args, item, integers[0], integers[1]);
+    for (int i = n; i < kSoftmaxGroup; ++i) rows[i] = _mm512_setzero_ps();
+    Finish(args, first, rows);
   }
-  for (int item = args.n_items; item < kMaxSoftmaxItems; ++item) rows[item] = _mm512_setzero_ps();
-  Finish(args, scales, rows, packed);
+};
+
+/// All maxima first: a group's chain of foldings runs beside the next group's loads.
+template <typename Kind>
+__attribute__((noinline)) void Run(SoftmaxArgs& args) {
+  const int n_rounded = (args.n_items + kSoftmaxGroup - 1) / kSoftmaxGroup * kSoftmaxGroup;
+  for (int first = 0; first < n_rounded; first += kSoftmaxGroup) {
+    const int left = args.n_items - first;
+    Kind::Maxima(args, first, left < kSoftmaxGroup ? left : kSoftmaxGroup, n_rounded);
+  }
+  for (int first = 0; first < n_rounded; first += kSoftmaxGroup) {
+    const int left = args.n_items - first;
+    Kind::Weights(args, first, left < kSoftmaxGroup ? left : kSoftmaxGroup, n_rounded);
+  }
 }
 
 }  // namespace
 
 void SoftmaxAvx512(SoftmaxArgs& args) {
   if (args.open) {
-    Open(args);
+    Run<Open>(args);
   } else {
-    Masked(args);
+    Run<Masked>(args);
   }
 }
 
