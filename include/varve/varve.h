@@ -399,6 +399,20 @@ VARVE_API varve_status varve_cache_snapshot(varve_cache* const* caches, size_t n
 VARVE_API varve_status varve_cache_restore(varve_cache* const* caches, size_t n_caches,
                                            const char* model, const void* buffer, size_t n_bytes);
 
+/* The same for cell caches. Pending rotations and what the key tables are fitted from come along;
+ * the pairing (varve_cells_set_rope) must be the saved one. */
+VARVE_API varve_status varve_cells_save(varve_cells* const* caches, size_t n_caches,
+                                        const char* model, const char* path);
+VARVE_API varve_status varve_cells_load(varve_cells* const* caches, size_t n_caches,
+                                        const char* model, const char* path);
+VARVE_API varve_status varve_cells_snapshot_bound(varve_cells* const* caches, size_t n_caches,
+                                                  const char* model, size_t* n_bytes);
+VARVE_API varve_status varve_cells_snapshot(varve_cells* const* caches, size_t n_caches,
+                                            const char* model, void* buffer, size_t capacity,
+                                            size_t* n_bytes);
+VARVE_API varve_status varve_cells_restore(varve_cells* const* caches, size_t n_caches,
+                                           const char* model, const void* buffer, size_t n_bytes);
+
 /* ---- The pieces of the seeds' methods
  * ------------------------------------------------------------------------------ */
 

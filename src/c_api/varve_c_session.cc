@@ -100,7 +100,7 @@ Status Load(Handle* const* handles, size_t n, const char* model, const char* pat
 template <typename Handle>
 Status Restore(Handle* const* handles, size_t n, const char* model, const void* buffer,
                size_t n_bytes) {
-  VARVE_RETURN_IF_ERROR(CheckNotNull(buffer, "buffer"));
+  if (n_bytes > 0) VARVE_RETURN_IF_ERROR(CheckNotNull(buffer, "buffer"));
   MemorySource source({static_cast<const std::byte*>(buffer), n_bytes});
   return LoadFrom(source, handles, n, model);
 }
@@ -131,6 +131,31 @@ varve_status varve_cache_snapshot(varve_cache* const* caches, size_t n_caches, c
 }
 
 varve_status varve_cache_restore(varve_cache* const* caches, size_t n_caches, const char* model,
+                                 const void* buffer, size_t n_bytes) {
+  return Guard([&] { return varve::Restore(caches, n_caches, model, buffer, n_bytes); });
+}
+
+varve_status varve_cells_save(varve_cells* const* caches, size_t n_caches, const char* model,
+                              const char* path) {
+  return Guard([&] { return varve::Save(caches, n_caches, model, path); });
+}
+
+varve_status varve_cells_load(varve_cells* const* caches, size_t n_caches, const char* model,
+                              const char* path) {
+  return Guard([&] { return varve::Load(caches, n_caches, model, path); });
+}
+
+varve_status varve_cells_snapshot_bound(varve_cells* const* caches, size_t n_caches,
+                                        const char* model, size_t* n_bytes) {
+  return Guard([&] { return varve::SnapshotBound(caches, n_caches, model, n_bytes); });
+}
+
+varve_status varve_cells_snapshot(varve_cells* const* caches, size_t n_caches, const char* model,
+                                  void* buffer, size_t capacity, size_t* n_bytes) {
+  return Guard([&] { return varve::Snapshot(caches, n_caches, model, buffer, capacity, n_bytes); });
+}
+
+varve_status varve_cells_restore(varve_cells* const* caches, size_t n_caches, const char* model,
                                  const void* buffer, size_t n_bytes) {
   return Guard([&] { return varve::Restore(caches, n_caches, model, buffer, n_bytes); });
 }

@@ -173,7 +173,7 @@ Status AmcCache::LoadContent(uint32_t index, SessionReader* reader) {
   // Rows are made only when the file has something for each.
   if (memory.value().size() / kMemoryFixedBytes < static_cast<size_t>(shape().n_rows()))
     return Bad("amc_memory: cut short");
-  VARVE_RETURN_IF_ERROR(Prepare());
+  if (const Status prepared = Prepare(); !prepared.ok()) return Bad(prepared.text());
 
   Result<std::vector<std::byte>> coding = reader->Read(SectionType::kCoding, index);
   if (!coding.ok()) return coding.status();

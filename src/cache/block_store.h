@@ -47,6 +47,8 @@ class BlockStore {
   /// Gives pages without live slots back to the system.
   void Reclaim();
 
+  MapFunction map_function() const { return map_; }
+
   /// Bytes held: resident pages of all slabs and the arena's own book-keeping.
   size_t held_bytes() const;
   /// Bytes of the live slots alone.

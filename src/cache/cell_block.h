@@ -100,6 +100,12 @@ class CellBlock {
     rotation_ = rotation;
   }
 
+  /// Sets the one number of all cells; there must be no detail.
+  void SetBase(int32_t position, int32_t rotation) {
+    base_position_ = position;
+    rotation_ = rotation;
+  }
+
   /// Takes new rotation numbers, renumbered[old]. Cells without keys may hold any number, so those
   /// get 0.
   void RenumberRotations(std::span<const int32_t> renumbered) {

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/aligned_buffer.h"
@@ -29,6 +30,9 @@
 #include "cache/pending_rotation.h"
 #include "cache/row_type.h"
 #include "policy/settings.h"
+#include "session/bytes.h"
+#include "session/reader.h"
+#include "session/writer.h"
 
 namespace varve {
 
@@ -108,6 +112,11 @@ class CellCache {
   Status Attend(const CellAttendArgs& args, int n_threads);
 
   CellStats Stats() const;
+
+  /// As SequenceCache::Save and Load; times spent are not kept.
+  void Save(uint32_t index, SessionWriter* writer) const;
+  Result<std::unique_ptr<CellCache>> Load(uint32_t index, SessionReader* reader) const;
+  static constexpr SessionKind kSessionKind = SessionKind::kCells;
 
   /// As EstimateCellBytes, for this cache's settings.
   Result<uint64_t> EstimateBytes(int64_t n_tokens, int last_key_bits) const;
@@ -285,6 +294,18 @@ class CellCache {
   Status PrepareCopy(Side side, const CopyRules& rules, CopyBlock& copy);
   bool CopyNeedsDetail(const CellBlock& block, const CopyBlock& copy) const;
   void CommitCopy(Side side, CopyBlock& copy);
+
+  // cell_state.cc
+  std::array<std::pair<const char*, int64_t>, 8> Identity() const;
+  void SavePayloads(uint32_t index, SessionWriter* writer) const;
+  void SaveBlocks(uint32_t index, SessionWriter* writer) const;
+  Status CheckIdentity(uint32_t index, SessionReader* reader) const;
+  Status LoadLearned(uint32_t index, SessionReader* reader);
+  Status LoadStreams(uint32_t index, SessionReader* reader);
+  /// The book-keeping of one block of which `cells` exist, and room for its payloads.
+  Status LoadBlock(int64_t clock, uint32_t cells, CellBlock& block, ByteReader* from);
+  Status LoadRotations(uint32_t index, SessionReader* reader);
+  Status LoadPayloads(uint32_t index, SessionReader* reader);
 
   // cell_attend.cc
   Status CheckAttend(const CellAttendArgs& args) const;

@@ -61,7 +61,14 @@ Status CellCache::CheckWrite(const WriteCall& call) const {
                   "row_stride_bytes=" + std::to_string(call.row_stride_bytes) +
                       " is less than a row of " + std::to_string(row_bytes) + " bytes");
   }
-  for (int32_t i = 0; i < call.n; ++i) VARVE_RETURN_IF_ERROR(CheckRange(call.index[i], 1));
+  for (int32_t i = 0; i < call.n; ++i) {
+    VARVE_RETURN_IF_ERROR(CheckRange(call.index[i], 1));
+    if (call.positions != nullptr && call.positions[i] > kMaxShift) {
+      return Status(StatusCode::kInvalidArgument,
+                    "positions[" + std::to_string(i) + "]=" + std::to_string(call.positions[i]) +
+                        " must be at most " + std::to_string(kMaxShift));
+    }
+  }
   return Status();
 }
 

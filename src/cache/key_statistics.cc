@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+
+#include "session/key_tables.h"
 
 namespace varve {
 namespace {
@@ -67,6 +70,24 @@ void KeyStatistics::AddQueries(const float* q, ptrdiff_t row_stride, ptrdiff_t h
 bool KeyStatistics::ready() const {
   return n_keys_ >= target_tokens_ &&
          (n_query_vectors_ >= kMinQueryVectors || wait_tokens_ >= kMaxWaitTokens);
+}
+
+void KeyStatistics::Save(ByteWriter* to) const {
+  for (const int64_t count : {n_keys_, n_query_rows_, n_query_vectors_, wait_tokens_})
+    to->Put(count);
+  for (const PairEnergies& e : energies_) PutEnergies(e, to);
+}
+
+Status KeyStatistics::Load(ByteReader* from) {
+  constexpr int64_t kMaxCount = int64_t{1} << 60;
+  for (int64_t* count : {&n_keys_, &n_query_rows_, &n_query_vectors_, &wait_tokens_}) {
+    *count = from->Get<int64_t>();
+    if (*count < 0 || *count > kMaxCount)
+      return Status(StatusCode::kBadFormat, "key_statistics: a count is " + std::to_string(*count));
+  }
+  for (size_t h = 0; h < energies_.size(); ++h)
+    VARVE_RETURN_IF_ERROR(GetEnergies("head " + std::to_string(h), from, &energies_[h]));
+  return Status();
 }
 
 }  // namespace varve

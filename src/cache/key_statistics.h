@@ -8,7 +8,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/status.h"
 #include "codec/key_table.h"
+#include "session/bytes.h"
 
 namespace varve {
 
@@ -44,6 +46,10 @@ class KeyStatistics {
     return energies_.size() * (sizeof(PairEnergies) + 2 * energies_[0].key.size() * sizeof(double));
   }
   void Reset();
+
+  void Save(ByteWriter* to) const;
+  /// Errors: kBadFormat.
+  [[nodiscard]] Status Load(ByteReader* from);
 
  private:
   int64_t target_tokens_;

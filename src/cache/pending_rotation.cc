@@ -143,6 +143,21 @@ Status RotationSet::SetAngles(RopePairing pairing, std::vector<double> angles) {
   return Status();
 }
 
+Status RotationSet::Restore(RopePairing pairing, std::vector<double> angles,
+                            std::vector<int32_t> deltas) {
+  std::vector<int32_t> sorted = deltas;
+  std::sort(sorted.begin(), sorted.end());
+  if (std::binary_search(sorted.begin(), sorted.end(), 0) ||
+      std::adjacent_find(sorted.begin(), sorted.end()) != sorted.end()) {
+    return Status(StatusCode::kBadFormat, "pending rotations: a delta is 0 or there twice");
+  }
+  pairing_ = pairing;
+  angles_ = std::move(angles);
+  for (const int32_t delta : deltas) rotations_.push_back(MakeRotation(pairing_, angles_, delta));
+  deltas_.insert(deltas_.end(), deltas.begin(), deltas.end());
+  return Status();
+}
+
 void RotationSet::Keep(const std::vector<bool>& used, std::vector<int32_t>& renumbered) {
   size_t n = 1;
   for (size_t i = 1; i < rotations_.size(); ++i) {

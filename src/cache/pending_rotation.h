@@ -58,6 +58,11 @@ class RotationSet {
     deltas_.resize(1);
   }
 
+  /// Takes rotations 1..n of a session into an empty set. Errors: kBadFormat (a delta of 0, or the
+  /// same twice).
+  [[nodiscard]] Status Restore(RopePairing pairing, std::vector<double> angles,
+                               std::vector<int32_t> deltas);
+
   /// Index of the rotation by `delta` positions, made if new.
   int32_t Intern(int32_t delta);
 

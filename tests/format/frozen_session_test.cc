@@ -70,4 +70,29 @@ TEST(FrozenSession, GoesOnAsACacheMadeToday) {
   }
 }
 
+TEST(FrozenSession, CellsReadAsTheyDidAndGoOn) {
+  for (const auto& version : fs::directory_iterator(kFrozen)) {
+    for (const samples::CellsSample& sample : samples::kCellsSamples) {
+      SCOPED_TRACE(version.path().filename().string() + ", " + sample.name);
+      const std::string stem = (version.path() / sample.name).string();
+      const samples::Cells cells = samples::MakeEmptyCells(sample);
+      varve_cells* const handle = cells.get();
+      ASSERT_EQ(varve_cells_load(&handle, 1, "a model", (stem + ".varve").c_str()), VARVE_OK)
+          << varve_last_error();
+      EXPECT_EQ(samples::ReadCells(sample, VARVE_KEY, handle), ReadFile(stem + "_0_k.f32"));
+      EXPECT_EQ(samples::ReadCells(sample, VARVE_VALUE, handle), ReadFile(stem + "_0_v.f32"));
+
+      const samples::Cells today = samples::MakeFullCells(sample);
+      EXPECT_EQ(samples::SnapshotCells(sample, handle),
+                samples::SnapshotCells(sample, today.get()));
+      for (varve_cells* one : {handle, today.get()}) {
+        for (int32_t first = 0; first < 50; first += 10)
+          samples::WriteTen(sample, samples::kCells + 50 + first, 50 + first, one);
+      }
+      EXPECT_EQ(samples::SnapshotCells(sample, handle),
+                samples::SnapshotCells(sample, today.get()));
+    }
+  }
+}
+
 }  // namespace

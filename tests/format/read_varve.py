@@ -2,8 +2,8 @@
 """A reader of session files, written from docs/format.md alone.
 
 usage: read_varve.py FILE            says what is in it
-       read_varve.py FILE OUT        also writes OUT<cache>_{k,v}.f32, raw f32 [row][token][channel], of sequence caches whose
-                                     payloads are exact rows or group_affine codes
+       read_varve.py FILE OUT        also writes OUT<cache>_{k,v}.f32, raw f32 [row][token][channel] of sequence caches and
+                                     [cell][channel] of cell caches, where payloads are f16 rows or group_affine codes
 """
 
 import struct
@@ -142,6 +142,11 @@ def decode_group_affine(raw, coding):
     return rows
 
 
+def flat(values):
+    """The numbers of nested lists, in order."""
+    return [number for value in values for number in flat(value)] if isinstance(values, list) else [values]
+
+
 class SequenceCache:
     def __init__(self, sections, index):
         cursor = Cursor(sections[index, 2])
@@ -222,14 +227,67 @@ class SequenceCache:
         return sides
 
 
+class CellCache:
+    FIELDS = ["n_cells", "n_streams", "n_kv_heads", "head_dim_k", "head_dim_v", "rope_kind", "n_rope_dims", "sink_tokens"]
+
+    def __init__(self, sections, index):
+        cursor = Cursor(sections[index, 2])
+        self.fields = dict(zip(self.FIELDS, cursor.numbers("q", 8)))
+        self.sections, self.index = sections, index
+
+    def blocks(self):
+        """[(first cell, written, exact, stage)] in the order of the file."""
+        state, cursor, found = Cursor(self.sections[self.index, 4]), Cursor(self.sections[self.index, 32]), []
+        state.numbers("q", 3)
+        for stream in range(self.fields["n_streams"]):
+            clock, _, n_blocks = state.numbers("q", 3)
+            for _ in range(n_blocks):
+                block, *masks = cursor.numbers("I", 8)
+                (newest_clock,) = cursor.numbers("q")
+                *stage, _, has_detail = cursor.numbers("B", 4)
+                cursor.numbers("i", 64 if has_detail else 2)
+                require(newest_clock <= clock, "a block newer than its stream")
+                found.append((stream * self.fields["n_cells"] + block * 32, masks[0:2], masks[4:6], stage))
+        require(state.at == len(state.data) and cursor.at == len(cursor.data), "bytes behind the last block")
+        return found
+
+    def decode(self):
+        """[keys, values], each [cell][n_kv_heads * head_dim]; None unless all codes are f16 rows and no rotation is pending."""
+        cursor = Cursor(self.sections[self.index, 3])
+        codings = []
+        for _ in range(2):
+            (n_stages,) = cursor.numbers("q")
+            codings.append([(cursor.numbers("q", 2), read_coding(cursor))[1] for _ in range(n_stages)])
+        if (self.index, 34) in self.sections or any(c["codec"] != CODEC_F16 for side in codings for c in side):
+            return None
+        heads, n_cells = self.fields["n_kv_heads"], self.fields["n_cells"] * self.fields["n_streams"]
+        dims = [self.fields["head_dim_k"], self.fields["head_dim_v"]]
+        sides = [[[0.0] * (heads * dim) for _ in range(n_cells)] for dim in dims]
+        payloads = [Cursor(self.sections[self.index, 7 + side]) for side in range(2)]
+        exact_rows = Cursor(self.sections[self.index, 33])
+        for first, written, exact, stage in self.blocks():
+            for side in range(2):
+                if written[side] == 0:
+                    continue
+                for head in range(heads):
+                    raw = payloads[side].take(codings[side][stage[side]]["row_bytes"])
+                    rows = rows_of(exact_numbers(raw[: 64 * dims[side]], 1), dims[side])
+                    for token in (t for t in range(32) if written[side] >> t & 1):
+                        sides[side][first + token][head * dims[side] : (head + 1) * dims[side]] = rows[token]
+            for token in range(32):
+                for side in (s for s in range(2) if exact[s] >> token & 1):
+                    sides[side][first + token] = exact_numbers(exact_rows.take(2 * heads * dims[side]), 1)
+        return sides
+
+
 def read_file(path):
-    """(kind, model, sections, sequence caches)"""
+    """(kind, model, sections, caches)"""
     with open(path, "rb") as file:
         sections = read_sections(memoryview(file.read()))
     cursor = Cursor(sections[0, 1])
     kind, n_caches = cursor.numbers("I", 2)
     model = bytes(cursor.data[cursor.at :]).decode()
-    caches = [SequenceCache(sections, i) for i in range(n_caches)] if kind == 1 else []
+    caches = [(SequenceCache if kind == 1 else CellCache)(sections, i) for i in range(n_caches)]
     return kind, model, sections, caches
 
 
@@ -243,7 +301,8 @@ def main():
         if decoded is not None and len(sys.argv) > 2:
             for side, rows in zip("kv", decoded):
                 with open(f"{sys.argv[2]}{index}_{side}.f32", "wb") as out:
-                    out.writelines(struct.pack(f"<{len(token)}f", *token) for row in rows for token in row)
+                    values = flat(rows)
+                    out.write(struct.pack(f"<{len(values)}f", *values))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -131,6 +132,122 @@ inline varve::KVCache MakeFull(const Sample& sample, size_t index) {
   }
   Append(sample, index, sample.n_tokens, 17, cache);
   return cache;
+}
+
+/// Cell caches: two streams of 100 cells, filled in batches of ten with their queries, then a hole
+/// and a shift.
+struct CellsSample {
+  const char* name;
+  const char* settings;
+  bool shifted;
+};
+
+inline const std::vector<CellsSample> kCellsSamples = {
+    {"cells_fp16", "method=fp16", false},
+    {"cells_uniform", "method=uniform,uniform_bits=4,sink_tokens=2", true},
+    {"cells_age_tiered",
+     "method=age_tiered,age_recent_boundary=30,age_mid_boundary=64,sink_tokens=3", true},
+};
+constexpr int32_t kCells = 100, kStreams = 2, kCellHeads = 2, kCellDimK = 16, kCellDimV = 8;
+
+struct DestroyCells {
+  void operator()(varve_cells* cells) const { varve_cells_destroy(cells); }
+};
+using Cells = std::unique_ptr<varve_cells, DestroyCells>;
+
+inline void Check(varve_status status, const char* name) { Check(varve::Status::of(status), name); }
+
+inline Cells MakeEmptyCells(const CellsSample& sample) {
+  varve::CacheConfig config;
+  Check(config.set_list(sample.settings), sample.name);
+  varve_cells_params params = {};
+  params.struct_size = sizeof params;
+  params.n_cells = kCells;
+  params.n_streams = kStreams;
+  params.n_kv_heads = kCellHeads;
+  params.head_dim_k = kCellDimK;
+  params.head_dim_v = kCellDimV;
+  params.n_layers = 1;
+  params.rope_kind = VARVE_ROPE_NEOX;
+  params.n_rope_dims = kCellDimK;
+  varve_cells* raw = nullptr;
+  Check(varve_cells_create(config.get(), &params, &raw), sample.name);
+  return Cells(raw);
+}
+
+/// Writes ten tokens from a cell on and attends with a query for each.
+inline void WriteTen(const CellsSample& sample, int64_t first, int32_t position,
+                     varve_cells* cells) {
+  constexpr int32_t kTokens = 10;
+  int64_t index[kTokens];
+  int32_t positions[kTokens];
+  for (int32_t i = 0; i < kTokens; ++i) {
+    index[i] = first + i;
+    positions[i] = position + i;
+  }
+  for (const varve_side side : {VARVE_KEY, VARVE_VALUE}) {
+    const size_t n = static_cast<size_t>(kCellHeads) * (side == VARVE_KEY ? kCellDimK : kCellDimV);
+    const auto rows = Elements(kTokens * n, VARVE_F32, static_cast<uint32_t>(first * 2 + side + 1));
+    Check(varve_cells_write(cells, side, index, positions, rows.data(), VARVE_F32,
+                            n * sizeof(float), kTokens, 1),
+          sample.name);
+  }
+  const auto q = Elements(size_t{kTokens} * kCellHeads * kCellDimK, VARVE_F32,
+                          static_cast<uint32_t>(first + 5000));
+  std::vector<float> out(size_t{kTokens} * kCellHeads * kCellDimV);
+  varve_attend_args args = {};
+  args.struct_size = sizeof args;
+  args.stream = static_cast<int32_t>(first / kCells);
+  args.n_cells = kCells;
+  args.n_rows = kTokens;
+  args.n_heads = kCellHeads;
+  args.head_dim_v = kCellDimV;
+  args.q = reinterpret_cast<const float*>(q.data());
+  args.q_head_stride = kCellDimK * sizeof(float);
+  args.q_row_stride = kCellHeads * args.q_head_stride;
+  args.mask_heads = 1;
+  args.scale = 0.25f;
+  args.out = out.data();
+  args.out_head_stride = kCellDimV * sizeof(float);
+  args.out_row_stride = kCellHeads * args.out_head_stride;
+  args.n_threads = 1;
+  Check(varve_cells_attend(cells, &args), sample.name);
+}
+
+inline Cells MakeFullCells(const CellsSample& sample) {
+  Cells cells = MakeEmptyCells(sample);
+  for (int32_t first = 0; first < kCells; first += 10) WriteTen(sample, first, first, cells.get());
+  for (int32_t first = 0; first < 50; first += 10)
+    WriteTen(sample, kCells + first, first, cells.get());
+  Check(varve_cells_forget(cells.get(), 40, 7), sample.name);
+  if (!sample.shifted) return cells;
+  varve_rope_params rope = {};
+  rope.struct_size = sizeof rope;
+  rope.n_dims = kCellDimK;
+  rope.kind = VARVE_ROPE_NEOX;
+  rope.freq_base = 10000.0f;
+  rope.freq_scale = rope.attn_factor = 1.0f;
+  const std::vector<int32_t> delta(50, -7);
+  Check(varve_cells_shift(cells.get(), 47, delta.data(), 50, &rope), sample.name);
+  return cells;
+}
+
+/// All rows of one side, f32 [cell][n_kv_heads*head_dim].
+inline std::vector<std::byte> ReadCells(const CellsSample& sample, varve_side side,
+                                        const varve_cells* cells) {
+  constexpr int32_t kAll = kCells * kStreams;
+  const size_t n = static_cast<size_t>(kCellHeads) * (side == VARVE_KEY ? kCellDimK : kCellDimV);
+  std::vector<std::byte> rows(static_cast<size_t>(kAll) * n * sizeof(float));
+  Check(varve_cells_read(cells, side, 0, kAll, rows.data(), VARVE_F32), sample.name);
+  return rows;
+}
+
+inline std::vector<std::byte> SnapshotCells(const CellsSample& sample, varve_cells* cells) {
+  size_t n_bytes = 0;
+  Check(varve_cells_snapshot_bound(&cells, 1, "a model", &n_bytes), sample.name);
+  std::vector<std::byte> bytes(n_bytes);
+  Check(varve_cells_snapshot(&cells, 1, "a model", bytes.data(), n_bytes, &n_bytes), sample.name);
+  return bytes;
 }
 
 }  // namespace samples

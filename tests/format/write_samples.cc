@@ -34,6 +34,17 @@ void WriteSample(const Sample& sample, const std::string& folder) {
                  sample.name);
 }
 
+void WriteCellsSample(const samples::CellsSample& sample, const std::string& folder) {
+  const samples::Cells cells = samples::MakeFullCells(sample);
+  const std::string stem = folder + "/" + sample.name;
+  for (const varve_side side : {VARVE_KEY, VARVE_VALUE}) {
+    WriteFile(stem + (side == VARVE_KEY ? "_0_k.f32" : "_0_v.f32"),
+              samples::ReadCells(sample, side, cells.get()));
+  }
+  varve_cells* const handle = cells.get();
+  samples::Check(varve_cells_save(&handle, 1, "a model", (stem + ".varve").c_str()), sample.name);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -42,6 +53,8 @@ int main(int argc, char** argv) {
     return 2;
   }
   for (const Sample& sample : samples::kSamples) WriteSample(sample, argv[1]);
-  std::printf("%zu samples\n", samples::kSamples.size());
+  for (const samples::CellsSample& sample : samples::kCellsSamples)
+    WriteCellsSample(sample, argv[1]);
+  std::printf("%zu samples\n", samples::kSamples.size() + samples::kCellsSamples.size());
   return 0;
 }
