@@ -301,6 +301,12 @@ VARVE_API varve_status varve_cache_clone(const varve_cache* cache, varve_cache**
 VARVE_API varve_status varve_cache_select_rows(const varve_cache* cache, const int64_t* rows,
                                                int64_t n_rows, varve_cache** out);
 
+/* An independent cache with the batch rows of all, in order, for batched serving: caches of one
+ * layer with the same settings that hold as many tokens in the same tiers. Codes are copied as they
+ * are; varve_cache_select_rows takes rows out again. */
+VARVE_API varve_status varve_cache_merge(varve_cache* const* caches, size_t n_caches,
+                                         varve_cache** out);
+
 /* softmax(softcap(scale * q K^T) + mask) V straight from the codes; at most 32 decoded rows exist
  * at a time. Strides in elements. Query head h reads KV head h / (n_heads / H). A query with
  * nothing to attend to gives zeros. */

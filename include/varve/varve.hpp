@@ -320,6 +320,17 @@ class KVCache {
     return KVCache(raw);
   }
 
+  /// One cache with the batch rows of all, in order: caches of one layer with the same settings
+  /// that hold as many tokens in the same tiers. select_rows() takes rows out again.
+  static Result<KVCache> merge(std::span<const KVCache> caches) {
+    std::vector<varve_cache*> handles;
+    for (const KVCache& cache : caches) handles.push_back(cache.get());
+    varve_cache* raw = nullptr;
+    const Status status = Status::of(varve_cache_merge(handles.data(), handles.size(), &raw));
+    if (!status.ok()) return status;
+    return KVCache(raw);
+  }
+
   /// The cache as a session file of its own; `model` is the caller's fingerprint of its model.
   /// save_session() has the layers of a model in one file.
   Status save(const std::string& path, const std::string& model = "") const {

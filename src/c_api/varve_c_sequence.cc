@@ -158,6 +158,20 @@ varve_status varve_cache_select_rows(const varve_cache* cache, const int64_t* ro
   });
 }
 
+varve_status varve_cache_merge(varve_cache* const* caches, size_t n_caches, varve_cache** out) {
+  return Guard([&]() -> Status {
+    VARVE_RETURN_IF_ERROR(CheckNotNull(out, "out"));
+    *out = nullptr;
+    VARVE_RETURN_IF_ERROR(CheckNotNull(caches, "caches"));
+    std::vector<const varve::SequenceCache*> all;
+    for (size_t i = 0; i < n_caches; ++i) {
+      VARVE_RETURN_IF_ERROR(CheckNotNull(caches[i], "caches[" + std::to_string(i) + "]"));
+      all.push_back(caches[i]->cache.get());
+    }
+    return varve::Adopt(varve::SequenceCache::Merge(all), out);
+  });
+}
+
 varve_status varve_cache_attend(const varve_cache* cache, const varve_cache_attend_args* args) {
   return Guard([&]() -> Status {
     VARVE_RETURN_IF_ERROR(CheckNotNull(cache, "cache"));

@@ -137,13 +137,13 @@ void AmcCache::Reset() {
   row_ = std::vector<float>();
 }
 
-Status AmcCache::CopyRows(const SequenceCache& from, std::span<const int64_t> picked) {
-  const auto& other = static_cast<const AmcCache&>(from);
+Status AmcCache::CopyRows(std::span<const BatchRow> picked) {
   const int64_t n_heads = shape().n_kv_heads;
   for (size_t r = 0; r < rows_.size(); ++r) {
-    const int64_t batch = picked[r / static_cast<size_t>(n_heads)];
+    const BatchRow& from = picked[r / static_cast<size_t>(n_heads)];
+    const auto& other = static_cast<const AmcCache&>(*from.cache);
     const AmcRow& source =
-        other.rows_[static_cast<size_t>(batch * n_heads) + r % static_cast<size_t>(n_heads)];
+        other.rows_[static_cast<size_t>(from.row * n_heads) + r % static_cast<size_t>(n_heads)];
     AmcRow& copy = rows_[r];
     for (size_t tier = 0; tier < kAmcTiers; ++tier) {
       CopySlots(source.chunks[tier], ChunkBytes(tier), copy.chunks[tier]);
@@ -153,6 +153,12 @@ Status AmcCache::CopyRows(const SequenceCache& from, std::span<const int64_t> pi
     copy.memory = source.memory;
   }
   return Status();
+}
+
+bool AmcCache::IsLaidOutAs(const SequenceCache& other) const {
+  const AmcLayerOrder& order = static_cast<const AmcCache&>(other).order_;
+  return order_.n_kv_heads == order.n_kv_heads && order_.keys == order.keys &&
+         order_.values == order.values;
 }
 
 Status AmcCache::ReserveTokens(int64_t n) {

@@ -65,7 +65,8 @@ class AmcCache final : public SequenceCache {
   Status AppendTokens(const TensorView& k, const TensorView& v, int64_t n) override;
   Status KeepTokens(int64_t n) override;
   void Reset() override;
-  Status CopyRows(const SequenceCache& from, std::span<const int64_t> picked) override;
+  Status CopyRows(std::span<const BatchRow> picked) override;
+  bool IsLaidOutAs(const SequenceCache& other) const override;
   Status ReserveTokens(int64_t n) override;
   int TileTokens(int64_t first) const override;
   void DecodeTile(Side side, int64_t row, int64_t first, int n, float* tile) const override {

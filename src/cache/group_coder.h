@@ -62,7 +62,7 @@ class GroupCoder {
   /// Bytes of tables and scratch.
   virtual size_t held_bytes() const = 0;
 
-  /// Takes over what the other coder has learned; row r of this one is row rows[r] of the other.
+  /// Takes over what another coder has learned: its rows `rows` become this one's next rows.
   virtual void CopyState(const GroupCoder& /*other*/, std::span<const int64_t> /*rows*/) {}
 };
 

@@ -328,40 +328,46 @@ void GroupedCache::Reset() {
   for (auto& rung : rungs_) rung = std::vector<std::byte>();
 }
 
-Status GroupedCache::CopyRows(const SequenceCache& from, std::span<const int64_t> rows) {
-  const auto& other = static_cast<const GroupedCache&>(from);
+Status GroupedCache::CopyRows(std::span<const BatchRow> rows) {
+  const auto& first = static_cast<const GroupedCache&>(*rows[0].cache);
   const int64_t n_heads = shape().n_kv_heads;
-  groups_.reserve(other.groups_.size());
-  for (size_t group = 0; group < other.groups_.size(); ++group) {
-    const Group& source = other.groups_[group];
+  groups_.reserve(first.groups_.size());
+  for (size_t group = 0; group < first.groups_.size(); ++group) {
     Group copy;
-    copy.tier = source.tier;
+    copy.tier = first.groups_[group].tier;
     for (const Side side : {Side::kKey, Side::kValue}) {
       const size_t s = static_cast<size_t>(side);
-      const size_t row_bytes = source.tier == kExactTier ? ExactBytesOf(side, group) /
-                                                               static_cast<size_t>(shape().n_rows())
-                                                         : coder(side).RowBytes(source.tier);
+      const size_t row_bytes = copy.tier == kExactTier ? ExactBytesOf(side, group) /
+                                                             static_cast<size_t>(shape().n_rows())
+                                                       : coder(side).RowBytes(copy.tier);
       const size_t batch_bytes = row_bytes * static_cast<size_t>(n_heads);
       copy.slots[s] = arena_.Allocate(batch_bytes * rows.size());
       for (size_t b = 0; b < rows.size(); ++b) {
-        std::memcpy(copy.slots[s].data() + b * batch_bytes,
-                    source.slots[s].data() + static_cast<size_t>(rows[b]) * batch_bytes,
-                    batch_bytes);
+        const auto& from = static_cast<const GroupedCache&>(*rows[b].cache);
+        std::memcpy(
+            copy.slots[s].data() + b * batch_bytes,
+            from.groups_[group].slots[s].data() + static_cast<size_t>(rows[b].row) * batch_bytes,
+            batch_bytes);
       }
     }
     groups_.push_back(std::move(copy));
   }
-  frontier_ = other.frontier_;
-  n_learned_ = other.n_learned_;
+  frontier_ = first.frontier_;
+  n_learned_ = first.n_learned_;
   for (size_t s = 0; s < coders_.size(); ++s) {
     if (coders_[s] == nullptr) continue;
-    std::vector<int64_t> kv_rows;
-    for (const int64_t row : rows) {
-      for (int64_t h = 0; h < n_heads; ++h) kv_rows.push_back(row * n_heads + h);
+    for (const BatchRow& from : rows) {
+      std::vector<int64_t> kv_rows;
+      for (int64_t h = 0; h < n_heads; ++h) kv_rows.push_back(from.row * n_heads + h);
+      coders_[s]->CopyState(*static_cast<const GroupedCache&>(*from.cache).coders_[s], kv_rows);
     }
-    coders_[s]->CopyState(*other.coders_[s], kv_rows);
   }
   return Status();
+}
+
+bool GroupedCache::IsLaidOutAs(const SequenceCache& other) const {
+  const auto& grouped = static_cast<const GroupedCache&>(other);
+  return frontier_ == grouped.frontier_ && n_learned_ == grouped.n_learned_;
 }
 
 Status GroupedCache::ReserveTokens(int64_t n) {

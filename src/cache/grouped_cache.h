@@ -48,7 +48,8 @@ class GroupedCache : public SequenceCache {
   Status AppendTokens(const TensorView& k, const TensorView& v, int64_t n) override;
   Status KeepTokens(int64_t n) override;
   void Reset() override;
-  Status CopyRows(const SequenceCache& from, std::span<const int64_t> rows) override;
+  Status CopyRows(std::span<const BatchRow> rows) override;
+  bool IsLaidOutAs(const SequenceCache& other) const override;
   Status ReserveTokens(int64_t n) override;
   void DecodeTile(Side side, int64_t row, int64_t first, int n, float* tile) const override;
   int TileTokens(int64_t first) const override;

@@ -55,12 +55,13 @@ class KiviCache final : public GroupedCache {
     key_bytes_ = value_bytes_ = 0;
   }
 
-  Status CopyRows(const SequenceCache& from, std::span<const int64_t> rows) override {
-    const auto& other = static_cast<const KiviCache&>(from);
-    const int64_t other_rows = other.shape().n_rows();
-    key_bytes_ = other.key_bytes_ / other_rows * shape().n_rows();
-    value_bytes_ = other.value_bytes_ / other_rows * shape().n_rows();
-    return GroupedCache::CopyRows(from, rows);
+  Status CopyRows(std::span<const BatchRow> rows) override {
+    for (const BatchRow& from : rows) {
+      const auto& other = static_cast<const KiviCache&>(*from.cache);
+      key_bytes_ += other.key_bytes_ / other.shape().batch;
+      value_bytes_ += other.value_bytes_ / other.shape().batch;
+    }
+    return GroupedCache::CopyRows(rows);
   }
 
   std::array<int64_t, 2> MethodCounters() const override { return {key_bytes_, value_bytes_}; }

@@ -84,8 +84,8 @@ void PerTokenCoder::Decode(int tier, int64_t row, const std::byte* payload, int 
 }
 
 void PerTokenCoder::BeginLearning() {
-  if (learned_.energies.empty()) learned_.energies = NoEnergies();
   saved_ = learned_;
+  if (learned_.energies.empty()) learned_.energies = NoEnergies();
 }
 
 void PerTokenCoder::Learn(int64_t row, const float* values) {
@@ -180,7 +180,6 @@ size_t PerTokenCoder::held_bytes() const {
 void PerTokenCoder::CopyState(const GroupCoder& other, std::span<const int64_t> rows) {
   const Learned& from = static_cast<const PerTokenCoder&>(other).learned_;
   learned_.fitted = from.fitted;
-  learned_.energies.clear();
   for (const int64_t row : rows) {
     const size_t r = static_cast<size_t>(row);
     if (r < from.energies.size()) learned_.energies.push_back(from.energies[r]);

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/checked_math.h"
+#include "cache/settings_identity.h"
 
 namespace varve {
 namespace {
@@ -195,20 +196,69 @@ Result<std::unique_ptr<SequenceCache>> SequenceCache::SelectRows(
   }
   if (rows.empty() && has_shape_)
     return Status(StatusCode::kInvalidArgument, "rows must name at least one row");
+  std::vector<BatchRow> sources;
+  for (const int64_t row : rows) sources.push_back({this, row});
+  return CopyOf(sources);
+}
+
+Result<std::unique_ptr<SequenceCache>> SequenceCache::CopyOf(std::span<const BatchRow> rows) const {
   std::unique_ptr<SequenceCache> copy = MakeEmpty();
   copy->set_layer(layer_, n_layers_);
   if (!has_shape_) return copy;
   copy->shape_ = shape_;
   copy->shape_.batch = static_cast<int64_t>(rows.size());
-  if (copy->shape_.n_rows() > SequenceCache::kMaxRows)
-    return Status(StatusCode::kSizeOverflow, "too many rows");
+  if (copy->shape_.n_rows() > kMaxRows) return Status(StatusCode::kSizeOverflow, "too many rows");
   VARVE_RETURN_IF_ERROR(copy->Prepare());
-  VARVE_RETURN_IF_ERROR(copy->CopyRows(*this, rows));
+  VARVE_RETURN_IF_ERROR(copy->CopyRows(rows));
   copy->has_shape_ = true;
   copy->n_tokens_ = n_tokens_;
-  copy->seed_capacity_ = seed_capacity_;
-  copy->tokens_seen_ = shape_.batch > 0 ? tokens_seen_ / shape_.batch * copy->shape_.batch : 0;
+  for (const BatchRow& from : rows) {
+    copy->seed_capacity_ = std::max(copy->seed_capacity_, from.cache->seed_capacity_);
+    copy->tokens_seen_ += from.cache->tokens_seen_ / from.cache->shape_.batch;
+  }
   return copy;
+}
+
+Status SequenceCache::CheckMerge(const SequenceCache& other) const {
+  if (layer_ != other.layer_ || n_layers_ != other.n_layers_) {
+    return Status(StatusCode::kIncompatible, "layer " + std::to_string(other.layer_) + " of " +
+                                                 std::to_string(other.n_layers_) + ", layer " +
+                                                 std::to_string(layer_) + " of " +
+                                                 std::to_string(n_layers_) + " before it");
+  }
+  VARVE_RETURN_IF_ERROR(CheckSettingsLines(settings_, SettingsLines(other.settings_)));
+  if (!has_shape_ || !other.has_shape_)
+    return Status(StatusCode::kInvalidState, "a cache without tokens has no rows to merge");
+  if (shape_.n_kv_heads != other.shape_.n_kv_heads ||
+      shape_.head_dim_k != other.shape_.head_dim_k ||
+      shape_.head_dim_v != other.shape_.head_dim_v || shape_.type != other.shape_.type ||
+      n_tokens_ != other.n_tokens_) {
+    const auto text = [](const SequenceCache& cache) {
+      return std::to_string(cache.n_tokens_) + " tokens, " +
+             std::to_string(cache.shape_.n_kv_heads) + " heads of " +
+             std::to_string(cache.shape_.head_dim_k) + " and " +
+             std::to_string(cache.shape_.head_dim_v) + " channels, type " +
+             std::to_string(static_cast<int>(cache.shape_.type));
+    };
+    return Mismatch(text(other) + "; before it " + text(*this));
+  }
+  if (IsLaidOutAs(other)) return Status();
+  return Status(
+      StatusCode::kInvalidState,
+      "its tokens are in other tiers than those before it (one was trimmed, or has another "
+      "channel order)");
+}
+
+Result<std::unique_ptr<SequenceCache>> SequenceCache::Merge(
+    std::span<const SequenceCache* const> caches) {
+  if (caches.empty()) return Status(StatusCode::kInvalidArgument, "n_caches must be at least 1");
+  std::vector<BatchRow> rows;
+  for (size_t i = 0; i < caches.size(); ++i) {
+    if (const Status checked = caches[0]->CheckMerge(*caches[i]); !checked.ok())
+      return Status(checked.code(), "caches[" + std::to_string(i) + "]: " + checked.text());
+    for (int64_t row = 0; row < caches[i]->shape_.batch; ++row) rows.push_back({caches[i], row});
+  }
+  return caches[0]->CopyOf(rows);
 }
 
 Result<std::unique_ptr<SequenceCache>> SequenceCache::Clone() const {

@@ -103,6 +103,12 @@ class SequenceCache {
   /// A cache with batch rows `rows` of this one, codes copied as they are; a row may occur more
   /// than once.
   Result<std::unique_ptr<SequenceCache>> SelectRows(std::span<const int64_t> rows) const;
+
+  /// One cache with the batch rows of all, in order. They must be caches of one layer with the same
+  /// settings that hold as many tokens in the same tiers. Errors: kIncompatible, kShapeMismatch,
+  /// kInvalidState.
+  static Result<std::unique_ptr<SequenceCache>> Merge(std::span<const SequenceCache* const> caches);
+
   Result<std::unique_ptr<SequenceCache>> Clone() const;
 
   /// Gets the memory for n tokens in all. Before the first call there is no shape yet and nothing
@@ -157,9 +163,16 @@ class SequenceCache {
   /// Keeps the first `n` < n_tokens() tokens.
   virtual Status KeepTokens(int64_t n) = 0;
   virtual void Reset() = 0;
-  /// Copies `from`, which is of this class and whose rows are picked by (b, h) -> rows[b], h;
-  /// shape() is already set.
-  virtual Status CopyRows(const SequenceCache& from, std::span<const int64_t> rows) = 0;
+  /// A batch row of a cache.
+  struct BatchRow {
+    const SequenceCache* cache;
+    int64_t row;
+  };
+  /// Copies into an empty cache whose shape() is set: batch row b is rows[b], of a cache of this
+  /// class.
+  virtual Status CopyRows(std::span<const BatchRow> rows) = 0;
+  /// Whether the tokens of both are in the same tiers, so that their rows can lie side by side.
+  virtual bool IsLaidOutAs(const SequenceCache& other) const = 0;
   virtual Status ReserveTokens(int64_t n) = 0;
   /// Exact f32 reconstruction of tokens [first, first+n) of one (batch, head) row; n <=
   /// TileTokens(first).
@@ -189,6 +202,9 @@ class SequenceCache {
   Status CheckFinite(const TensorView& tensor, const char* name, ElementType storage) const;
   bool ThroughF16() const;
   Status SettleShape(const TensorView& k, const TensorView& v);
+
+  Result<std::unique_ptr<SequenceCache>> CopyOf(std::span<const BatchRow> rows) const;
+  Status CheckMerge(const SequenceCache& other) const;
 
   // sequence_state.cc
   Status LoadShape(ByteReader* from);

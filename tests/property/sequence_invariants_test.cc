@@ -117,6 +117,62 @@ TEST(SequenceInvariants, B3SelectedRowsAreTheRowsThemselves) {
   }
 }
 
+// Merged rows are the rows themselves, and go on as a batch that was one from the start.
+TEST(SequenceInvariants, B3MergedRowsAreTheRowsThemselves) {
+  std::mt19937_64 random(TestSeed());
+  for (const std::string& config : ManyConfigs()) {
+    SCOPED_TRACE(config);
+    const Tokens tokens = RandomTokens(random, 3, 2, 150, 8, 12);
+    const auto rows_of = [&](int64_t first_row, int64_t n_rows) {
+      Tokens part = tokens;
+      part.batch = n_rows;
+      for (auto* bytes : {&part.k, &part.v}) {
+        const size_t row_bytes = bytes->size() / 3;
+        bytes->erase(
+            bytes->begin(),
+            bytes->begin() + static_cast<ptrdiff_t>(static_cast<size_t>(first_row) * row_bytes));
+        bytes->resize(static_cast<size_t>(n_rows) * row_bytes);
+      }
+      return part;
+    };
+    const CachePtr whole = MakeCache(config);
+    const CachePtr two = MakeCache(config);
+    const CachePtr one = MakeCache(config);
+    ASSERT_TRUE(AppendSome(*whole, tokens, 0, 131).ok());
+    ASSERT_TRUE(AppendSome(*two, rows_of(0, 2), 0, 131).ok());
+    ASSERT_TRUE(AppendSome(*one, rows_of(2, 1), 0, 131).ok());
+    const SequenceCache* caches[] = {two.get(), one.get()};
+    Result<CachePtr> merged = SequenceCache::Merge(caches);
+    ASSERT_TRUE(merged.ok()) << merged.status().text();
+    EXPECT_EQ(ContentOf(*merged.value()), ContentOf(*whole));
+    ASSERT_TRUE(AppendSome(*merged.value(), tokens, 131, 19).ok());
+    ASSERT_TRUE(AppendSome(*whole, tokens, 131, 19).ok());
+    EXPECT_EQ(ContentOf(*merged.value()), ContentOf(*whole));
+    EXPECT_EQ(merged.value()->Stats().tokens_seen, whole->Stats().tokens_seen);
+    EXPECT_EQ(merged.value()->Stats().nominal_bytes, whole->Stats().nominal_bytes);
+
+    ASSERT_TRUE(AppendSome(*one, rows_of(2, 1), 131, 1).ok());
+    EXPECT_EQ(SequenceCache::Merge(caches).status().code(), StatusCode::kShapeMismatch);
+    const CachePtr empty = MakeCache(config);
+    caches[1] = empty.get();
+    EXPECT_EQ(SequenceCache::Merge(caches).status().code(), StatusCode::kInvalidState);
+    const CachePtr other = MakeCache(config + ",reject_non_finite=false");
+    ASSERT_TRUE(AppendSome(*other, rows_of(2, 1), 0, 131).ok());
+    caches[1] = other.get();
+    EXPECT_EQ(SequenceCache::Merge(caches).status().code(), StatusCode::kIncompatible);
+  }
+  // As many tokens, but a trim has left more of them coded.
+  const Tokens tokens = RandomTokens(random, 1, 1, 96, 8, 8);
+  const CachePtr trimmed = MakeCache("method=kivi,residual_length=32,sink_tokens=0");
+  const CachePtr grown = MakeCache("method=kivi,residual_length=32,sink_tokens=0");
+  ASSERT_TRUE(AppendSome(*trimmed, tokens, 0, 96).ok());
+  ASSERT_TRUE(AppendSome(*grown, tokens, 0, 80).ok());
+  int64_t removed = 0;
+  ASSERT_TRUE(trimmed->Trim(16, &removed).ok());
+  const SequenceCache* caches[] = {grown.get(), trimmed.get()};
+  EXPECT_EQ(SequenceCache::Merge(caches).status().code(), StatusCode::kInvalidState);
+}
+
 // B2
 TEST(SequenceInvariants, B2TrimRemovesWhatItSays) {
   std::mt19937_64 random(TestSeed());
