@@ -21,7 +21,10 @@ build:
 	@scripts/setup_llama.sh
 	@scripts/build.sh release
 
-demo: build
+demo:
+	@scripts/setup_deps.sh build bench
+	@scripts/setup_llama.sh
+	@scripts/build.sh release varve_cli ggml-varve
 	@scripts/setup_models.sh smollm2 text
 	@python3 scripts/demo.py
 

@@ -28,10 +28,10 @@ TEXT_CHARS = 9000
 QUESTION = "What does Falcot Corp manufacture?"
 FACT = "Falcot Corp is a manufacturer of high quality audio equipment."
 EXPECTED = "audio equipment"
-# Of 1,838 and 2,669 tokens of this text, the length was taken at which f16 answers right.
+# Lengths tried, with f16, q8_0, q4_0 and varve: 1,838 tokens (q4_0 alone is wrong) and 2,669 (f16 alone is wrong).
 HOW_CHOSEN = (
-    "The length ({n_prompt} tokens) was chosen so that f16 is right; this small model is not always: with 2,669 tokens of\n"
-    "the same text f16 is wrong and stock q8_0 right. One answer is an anecdote, the table is the measure."
+    "The length ({n_prompt} tokens) was chosen so that f16 is right, which this small model is not always: at 2,669 tokens\n"
+    "f16 alone of these three is wrong. One answer is an anecdote; the table below is the measure."
 )
 N_ANSWER = 40
 N_CTX = 2048

@@ -8,7 +8,9 @@ cd "$(dirname "$0")/.."
 packages=""
 for part in "${@:-build}"; do
   case "$part" in
-    build) packages="$packages g++ cmake ninja-build ccache pkg-config binutils python3 python3-pip libgtest-dev" ;;
+    build)
+      packages="$packages g++ cmake ninja-build ccache pkg-config binutils python3 python3-pip libgtest-dev"
+      packages="$packages libcli11-dev libfmt-dev nlohmann-json3-dev" ;;
     lint) packages="$packages clang-format-14 clang-tidy-14 libomp-14-dev" ;;
     bench) packages="$packages libbenchmark-dev" ;;
     browser) packages="$packages chromium" ;;

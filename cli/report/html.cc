@@ -37,8 +37,9 @@ svg text{font:12px system-ui,sans-serif;fill:var(--ink)}
 .chip{width:14px;height:14px;border-radius:3px;background:var(--c);flex:none}
 .s0{--c:#6e7781}.s1{--c:#0072b2}.s2{--c:#d55e00}.s3{--c:#009e73}.s4{--c:#cc79a7}
 .s5{--c:#b8860b}.s6{--c:#56b4e9}.s7{--c:#8250df}.s8{--c:#a04000}.s9{--c:#1a7f37}
+@media(prefers-color-scheme:dark){.s0{--c:#9aa4ae}.s1{--c:#4aa3df}.s2{--c:#f0813c}.s7{--c:#a371f7}.s8{--c:#d98247}.s9{--c:#3fb950}}
 .scroll{overflow-x:auto;border:1px solid var(--line);border-radius:6px}
-table{border-collapse:collapse;width:100%;font-size:.85rem;font-variant-numeric:tabular-nums}
+table{border-collapse:separate;border-spacing:0;width:100%;font-size:.85rem;font-variant-numeric:tabular-nums}
 th,td{padding:6px 10px;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--page)}
 thead th{background:var(--band);vertical-align:bottom}
@@ -51,7 +52,7 @@ td{vertical-align:top}
 .bar{display:flex;height:26px;border-radius:4px;overflow:hidden;border:1px solid var(--line)}
 .bar i{font-style:normal;overflow:hidden;white-space:nowrap;text-align:center;color:#fff;line-height:24px;min-width:2px}
 .t0{background:#0072b2}.t1{background:#007a5a}.t2{background:#7a4a00}.t3{background:#57606a}
-@media print{body{max-width:none;padding:0}h2{break-after:avoid}figure,.tiers,.scroll{break-inside:avoid}.scroll{overflow:visible}table{font-size:.7rem}th,td{padding:3px 4px}}
+@media print{body{max-width:none;padding:0}section,.tiers,.scroll{break-inside:avoid}.scroll{overflow:visible}table{font-size:.7rem}th,td{padding:3px 4px}}
 figure{margin:8px 0 0}
 )";
 
@@ -70,8 +71,8 @@ std::string Legend(const std::vector<Series>& series) {
 std::string Section(const std::string& heading, const std::string& sentence,
                     const std::vector<Series>& series, const PlotOptions& options) {
   return fmt::format(
-      "<h2>{}</h2>\n<p>{}</p>\n<figure><div class=\"wide\">{}</div><div "
-      "class=\"narrow\">{}</div>{}</figure>\n",
+      "<section><h2>{}</h2>\n<p>{}</p>\n<figure><div class=\"wide\">{}</div><div "
+      "class=\"narrow\">{}</div>{}</figure></section>\n",
       EscapeHtml(heading), EscapeHtml(sentence), PlotSvg(series, options, 860, 340),
       PlotSvg(series, options, 336, 280), Legend(series));
 }
@@ -191,10 +192,11 @@ std::string TierPicture(const Json& result) {
   for (size_t tier : {size_t{3}, size_t{2}, size_t{1}, size_t{0}}) {
     legend += fmt::format("<li><span class=\"chip t{}\"></span>{}</li>", tier, kTiers[tier]);
   }
-  return "<h2>The cache at the end</h2>\n<p>Share of the tokens in each tier, oldest at the left, "
+  return "<section><h2>The cache at the end</h2>\n<p>Share of the tokens in each tier, oldest at "
+         "the left, "
          "all layers together.</p>\n"
          "<figure><div class=\"tiers\">" +
-         rows + "</div>" + legend + "</ul></figure>\n";
+         rows + "</div>" + legend + "</ul></figure></section>\n";
 }
 
 std::string PlusMinus(const std::string& value, const std::string& half) {
@@ -269,10 +271,11 @@ std::string CostTable(const Json& result) {
 }
 
 std::string NumbersTables(const Json& result) {
-  return "<h2>All numbers</h2>\n<p>± is a 95 % interval that allows for neighbouring tokens being "
+  return "<section><h2>All numbers</h2>\n<p>± is a 95 % interval that allows for neighbouring "
+         "tokens being "
          "alike. Errors are "
          "relative to the exact values.</p>\n" +
-         QualityTable(result) + "<p></p>\n" + CostTable(result);
+         QualityTable(result) + "<p></p>\n" + CostTable(result) + "</section>\n";
 }
 
 /// The one sentence to take home: the smallest cache that loses least.
