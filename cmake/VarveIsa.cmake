@@ -1,7 +1,8 @@
 # Compiler flags: warnings for a target, instruction-set flags for the kernel files named *_avx2.cc and *_avx512.cc.
 # Everything else is plain x86-64, and no file may contract a*b+c on its own (spec section 1: one rounding an operation).
 
-set(varve_avx2_flags -mavx2 -mfma -mf16c -mbmi2)
+# Why: where g++ thinks that a lambda may throw it adds a weak symbol, and those files may have none.
+set(varve_avx2_flags -mavx2 -mfma -mf16c -mbmi2 -fno-exceptions)
 set(varve_avx512_flags ${varve_avx2_flags} -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mavx512vbmi
   -mprefer-vector-width=512)
 # Why: g++ 12 takes its own AVX-512 intrinsics for reads of uninitialized registers (GCC bug 105593, fixed in 13).

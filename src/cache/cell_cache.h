@@ -230,9 +230,13 @@ class CellCache {
   void CommitPayload(const WriteCall& call, Touch& touch);
   void CommitRow(const WriteCall& call, int32_t row);
   bool WantsExact(int32_t cell, const int32_t* positions, int32_t row) const;
-  /// Codes a row through all stages up to stage_index; row is overwritten.
-  void EncodeEntryRow(Side side, size_t stage_index, float* row, int token, std::byte* block,
+  /// Codes a row through all stages up to stage_index. scratch: two blocks.
+  void EncodeEntryRow(Side side, size_t stage_index, const float* row, int token, std::byte* block,
                       std::byte* scratch) const;
+  /// Takes tokens that stand at stage 0 in the first block of scratch through all stages up to
+  /// stage_index into `block`.
+  void StepEntryRows(Side side, size_t stage_index, uint32_t tokens, std::byte* block,
+                     std::byte* scratch) const;
   void GatherKeys(const WriteCall& call);
   size_t ScratchBytes() const;  ///< a thread: one f32 row and two blocks
   Status GrowScratch(int n_threads, int n_tasks);

@@ -5,17 +5,33 @@
 #include <cmath>
 #include <numeric>
 #include <string>
+#include <utility>
 
 #include "base/checked_math.h"
 #include "base/parallel.h"
 #include "base/scope_exit.h"
 #include "cache/cell_cache.h"
+#include "kernels/kernel_set.h"
 
 namespace varve {
 namespace {
 
 bool HasPosition(const int32_t* positions, int32_t row) {
   return positions != nullptr && positions[row] >= 0;
+}
+
+/// A row as f32: where it lies, or in `buffer`.
+const float* RowAsFloats(RowType type, const std::byte* row, size_t n, float* buffer) {
+  const auto address = reinterpret_cast<uintptr_t>(row);
+  if (type == RowType::kF32 && address % alignof(float) == 0)
+    return reinterpret_cast<const float*>(row);
+  if (type == RowType::kF16 && address % alignof(uint16_t) == 0) {
+    ActiveKernels().rows->from_f16(reinterpret_cast<const uint16_t*>(row), buffer,
+                                   static_cast<int>(n));
+  } else {
+    LoadRow(type, row, n, buffer);
+  }
+  return buffer;
 }
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
@@ -198,14 +214,27 @@ Status CellCache::PrepareTouch(const WriteCall& call, Touch& touch) {
   return Status();
 }
 
-void CellCache::EncodeEntryRow(Side side, size_t stage_index, float* row, int token,
-                               std::byte* block, std::byte* scratch) const {
-  for (size_t s = 0; s < stage_index; ++s) {
-    const BlockCoding coding = Coding(side, s);
-    EncodeRow(coding, shape_.n_kv_heads, row, 0, scratch);
-    DecodeRow(coding, shape_.n_kv_heads, scratch, 0, row);
+void CellCache::StepEntryRows(Side side, size_t stage_index, uint32_t tokens, std::byte* block,
+                              std::byte* scratch) const {
+  while (BytesStay(side, stage_index - 1, stage_index)) --stage_index;
+  std::byte* from = scratch;
+  std::byte* spare = scratch + max_block_bytes();
+  size_t from_stage = 0;
+  for (size_t next = 1; next <= stage_index; ++next) {
+    if (BytesStay(side, next - 1, next)) continue;
+    std::byte* to = next == stage_index ? block : spare;
+    RepackRows(Coding(side, from_stage), Coding(side, next), shape_.n_kv_heads, tokens, from, to);
+    spare = std::exchange(from, to);
+    from_stage = next;
   }
-  EncodeRow(Coding(side, stage_index), shape_.n_kv_heads, row, token, block);
+}
+
+void CellCache::EncodeEntryRow(Side side, size_t stage_index, const float* row, int token,
+                               std::byte* block, std::byte* scratch) const {
+  const bool steps = !BytesStay(side, 0, stage_index);
+  EncodeRow(Coding(side, steps ? 0 : stage_index), shape_.n_kv_heads, row, token,
+            steps ? scratch : block);
+  if (steps) StepEntryRows(side, stage_index, uint32_t{1} << token, block, scratch);
 }
 
 void CellCache::EncodeTouch(const WriteCall& call, const Touch& touch, std::byte* scratch) {
@@ -218,12 +247,16 @@ void CellCache::EncodeTouch(const WriteCall& call, const Touch& touch, std::byte
                 shape_.n_kv_heads, block.payload[side].data, target.data);
   }
   const size_t n = row_elements(call.side);
-  auto* row = reinterpret_cast<float*>(scratch);
+  auto* buffer = reinterpret_cast<float*>(scratch);
   std::byte* staging = scratch + RoundUp(n * sizeof(float), kLineBytes);
+  const bool steps = !BytesStay(call.side, 0, target.stage);
+  const BlockCoding coding = Coding(call.side, steps ? 0 : target.stage);
   for (const int32_t r : touch.rows) {
-    LoadRow(call.type, call.row(r), n, row);
-    EncodeEntryRow(call.side, target.stage, row, Locate(call.index[r]).token, target.data, staging);
+    const float* row = RowAsFloats(call.type, call.row(r), n, buffer);
+    EncodeRow(coding, shape_.n_kv_heads, row, Locate(call.index[r]).token,
+              steps ? staging : target.data);
   }
+  if (steps) StepEntryRows(call.side, target.stage, touch.cells, target.data, staging);
 }
 
 void CellCache::CommitPayload(const WriteCall& call, Touch& touch) {
@@ -326,12 +359,11 @@ Status CellCache::GrowScratch(int n_threads, int n_tasks) {
 }
 
 void CellCache::GatherKeys(const WriteCall& call) {
-  auto* row = scratch_.as<float>();
+  auto* buffer = scratch_.as<float>();
   for (int32_t r = 0; r < call.n; ++r) {
     const CellPlace place = Locate(call.index[r]);
     if (WantsExact(place.block * kBlockTokens + place.token, call.positions, r)) continue;
-    LoadRow(call.type, call.row(r), row_elements(Side::kKey), row);
-    statistics_.AddKey(row);
+    statistics_.AddKey(RowAsFloats(call.type, call.row(r), row_elements(Side::kKey), buffer));
   }
 }
 

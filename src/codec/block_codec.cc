@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <span>
@@ -14,6 +15,8 @@
 
 namespace varve {
 namespace {
+
+constexpr uint32_t kAllTokens = ~uint32_t{0};
 
 constexpr size_t kRowFloats = kMaxHeadDim + kMaxPackRuns * 16 + kPackSlack;
 
@@ -55,19 +58,28 @@ HeadCoding CodingOf(const BlockCoding& coding, int head) {
   return result;
 }
 
-/// 16 tokens of a head between two codings, and the codes of 32.
-struct TileScratch {
-  alignas(64) std::array<float, kRowFloats * kTileTokens> tile;
-  alignas(64) std::array<float, kRowFloats * kTileTokens> stored;
-  alignas(64) std::array<uint8_t, kRowFloats * kBlockTokens> codes;
+/// A head's unpacked product lines.
+struct HeadLines {
+  alignas(64) std::array<uint8_t, kRowFloats * kBlockTokens> bytes;
+};
+
+/// A head of a block between two codings.
+struct RepackScratch {
+  HeadLines lines;
+  alignas(64) std::array<uint8_t, kMaxTileChannels * kBlockTokens> codes;
+  alignas(64) std::array<int16_t, (kMaxTileChannels + 1) * kBlockTokens> tile;
 };
 
 /// A head's rows on their way between f32 and a block. Holds what one head needs, so that a loop
 /// over tokens sets it up once.
 class HeadCodec {
  public:
-  HeadCodec(const BlockCoding& coding, int head)
-      : kernels_(ActiveKernels()), coding_(CodingOf(coding, head)), layout_(*coding_.layout) {
+  /// `lines` is for decoding alone.
+  HeadCodec(const BlockCoding& coding, int head, HeadLines* lines = nullptr)
+      : kernels_(ActiveKernels()),
+        coding_(CodingOf(coding, head)),
+        layout_(*coding_.layout),
+        lines_(lines) {
     if (coding_.table == nullptr) return;
     for (size_t i = 0; i < coding_.table->scale.size(); ++i)
       inverse_scale_[i] = 1.0f / coding_.table->scale[i];
@@ -108,15 +120,17 @@ class HeadCodec {
   void Unpack(const std::byte* payload) {
     if (coding_.is_f16()) return;
     size_t line = 0;
-    for (int r = 0; r < coding_.n_runs; ++r) {
-      const CodeRun& run = coding_.runs[static_cast<size_t>(r)];
+    for (size_t r = 0; r < coding_.used().size(); ++r) {
+      const CodeRun& run = coding_.runs[r];
       UnpackArgs args;
       args.side = layout_.side;
       args.bits = run.bits;
       args.n_lines = LinesOf(run);
-      args.codes =
-          reinterpret_cast<const uint8_t*>(payload) + coding_.byte_offset[static_cast<size_t>(r)];
-      args.lines = lines_.data() + line * kLineBytes;
+      args.codes = reinterpret_cast<const uint8_t*>(payload) + coding_.byte_offset[r];
+      run_lines_[r] = args.codes;
+      if (run.bits == 8) continue;  // they are product lines as they lie
+      args.lines = lines_->bytes.data() + line * kLineBytes;
+      run_lines_[r] = args.lines;
       kernels_.unpack(args);
       line += static_cast<size_t>(args.n_lines);
     }
@@ -144,39 +158,22 @@ class HeadCodec {
     }
   }
 
-  /// Re-encodes all tokens of a source that is already unpacked, 16 at a time. Neither is f16. A
-  /// rotated source stays rotated on its way into a rotated coding.
-  void Repack(const HeadCodec& source, const std::byte* source_payload, TileScratch& scratch,
-              std::byte* payload) {
-    const TileKernels& tile = *kernels_.tile;
-    std::array<uint16_t, kBlockTokens> gains;
-    for (int half = 0; half < kBlockTokens / kTileTokens; ++half) {
-      const float* y = scratch.stored.data();
-      if (source.is_rotated() && is_rotated()) {
-        source.LoadTile(source_payload, half, CodebookOf(layout_.scheme.bits).unit,
-                        scratch.stored.data());
-      } else {
-        source.DecodeTile(source_payload, half, scratch.stored.data(), scratch.tile.data());
-        if (is_rotated()) {
-          tile.rotate(scratch.tile.data(), layout_.head_dim, HadamardSize(layout_.head_dim),
-                      CodebookOf(layout_.scheme.bits).unit);
-          y = scratch.tile.data();
-        } else {
-          tile.gather(scratch.tile.data(), coding_.table->channel.data(), inverse_scale_.data(),
-                      scratch.stored.data(), coding_.n_stored);
-        }
+  /// Re-encodes tokens of a source that is already unpacked.
+  void Repack(HeadCodec& source, const std::byte* source_payload, uint32_t tokens,
+              RepackScratch& scratch, std::byte* payload) {
+    if (source.is_rotated() && is_rotated() && IsCoarse()) {
+      Recode(source, source_payload, tokens, scratch, payload);
+    } else if (!source.is_f16() && coding_.table != nullptr && IsCoarse() && FitsTile() &&
+               source.FitsTile()) {
+      RecodeTile(source, source_payload, tokens, scratch, payload);
+    } else {
+      std::array<float, kMaxHeadDim> row;
+      for (uint32_t left = tokens; left != 0; left &= left - 1) {
+        const int token = std::countr_zero(left);
+        source.DecodeUnpacked(source_payload, token, row.data());
+        Encode(row.data(), token, payload);
       }
-      CodeTile(kernels_, coding_.used(), rule(), y, scratch.codes.data() + half * kTileTokens,
-               gains.data() + half * kTileTokens);
     }
-    for (int r = 0; r < coding_.n_runs; ++r) {
-      const CodeRun& run = coding_.runs[static_cast<size_t>(r)];
-      tile.store(
-          {layout_.side, run.bits, run.n_channels,
-           scratch.codes.data() + run.first_channel * kBlockTokens,
-           reinterpret_cast<uint8_t*>(payload) + coding_.byte_offset[static_cast<size_t>(r)]});
-    }
-    std::memcpy(payload + layout_.code_bytes, gains.data(), sizeof gains);
   }
 
   bool is_rotated() const { return layout_.scheme.codec == Codec::kRotated; }
@@ -187,50 +184,166 @@ class HeadCodec {
     return coding_.table == nullptr ? GainRule::kKeepNorm : GainRule::kLeastSquares;
   }
 
-  /// Stored channels of 16 tokens, [n_stored][16]; a rotated coding's in units of 1 / unit.
-  void LoadTile(const std::byte* payload, int half, float unit, float* out) const {
-    std::array<float, kTileTokens> gain;
-    for (size_t t = 0; t < gain.size(); ++t) {
-      gain[t] = GainOf(payload, half * kTileTokens + static_cast<int>(t));
-      // Why not one factor: with unit 1 this is DecodeUnpacked()'s division, to the bit.
-      if (is_rotated()) gain[t] = gain[t] * unit / CodebookOf(layout_.scheme.bits).unit;
-    }
-    size_t line = 0;
-    for (const CodeRun& run : coding_.used()) {
-      TileLoadArgs args;
-      args.side = layout_.side;
-      args.n_channels = run.n_channels;
-      args.lines = lines_.data() + line * kLineBytes;
-      args.half = half;
-      args.gain = gain.data();
-      args.scale =
-          coding_.table != nullptr ? coding_.table->scale.data() + run.first_channel : nullptr;
-      args.out = out + run.first_channel * kTileTokens;
-      kernels_.tile->load(args);
-      line += static_cast<size_t>(LinesOf(run));
+  /// Some run has codes that the row's root mean square finds (codec/row_coder.h).
+  bool IsCoarse() const {
+    return std::any_of(coding_.used().begin(), coding_.used().end(),
+                       [](const CodeRun& run) { return run.bits <= 4; });
+  }
+
+  bool FitsTile() const {
+    return coding_.n_stored <= kMaxTileChannels &&
+           (!is_rotated() || HadamardSize(layout_.head_dim) <= kMaxTileRotation);
+  }
+
+  template <typename Args>
+  static void SetRule(const PackCodeArgs& rule, Args& args) {
+    args.allowed_error = rule.allowed_error;
+    args.window_low = rule.window_low;
+    args.window_high = rule.window_high;
+  }
+
+  /// From one rotated coding to another, both in the rotation's own coordinates.
+  void Recode(const HeadCodec& source, const std::byte* source_payload, uint32_t tokens,
+              RepackScratch& scratch, std::byte* payload) {
+    const Codebook& book = CodebookOf(layout_.scheme.bits);
+    RecodeArgs args;
+    args.side = layout_.side;
+    args.bits = layout_.scheme.bits;
+    args.n_channels = layout_.head_dim;
+    args.lines = source.run_lines_[0];
+    args.tokens = tokens;
+    source.LoadGains(source_payload, book.unit / CodebookOf(source.layout_.scheme.bits).unit,
+                     args.gain_in);
+    args.nominal = static_cast<float>(layout_.head_dim) * book.rms_level * book.rms_level;
+    SetRule(RowRule(coding_.used(), rule()), args);
+    args.codes = scratch.codes.data();
+    kernels_.recode(args);
+    Store(args.codes, args.gain, tokens, payload);
+    for (uint32_t left = tokens & ~args.settled; left != 0; left &= left - 1) {
+      const int token = std::countr_zero(left);
+      kernels_.pack_load({layout_.side, layout_.head_dim, args.lines, token, nullptr,
+                          args.gain_in[token], stored_.data()});
+      EncodeStored(token, payload);
     }
   }
 
-  /// Decodes 16 tokens into tile [head_dim][16], through `stored`.
-  void DecodeTile(const std::byte* payload, int half, float* stored, float* tile) const {
-    if (is_rotated()) {
-      LoadTile(payload, half, 1.0f, tile);
-      kernels_.tile->rotate(tile, layout_.head_dim, HadamardSize(layout_.head_dim), 1.0f);
-      return;
+  /// Into a rope_pair coding.
+  void RecodeTile(const HeadCodec& source, const std::byte* source_payload, uint32_t tokens,
+                  RepackScratch& scratch, std::byte* payload) {
+    TileCodeArgs args;
+    int16_t* tile = scratch.tile.data();
+    for (size_t r = 0; r < source.coding_.used().size(); ++r) {
+      const CodeRun& run = source.coding_.runs[r];
+      kernels_.tile->load(
+          {run.n_channels, source.run_lines_[r], tile + run.first_channel * kBlockTokens});
     }
-    LoadTile(payload, half, 1.0f, stored);
-    for (int t = 0; t < kTileTokens; ++t) {
-      const float gain = GainOf(payload, half * kTileTokens + t);
-      tile[t] = std::isnan(gain) ? gain : 0.0f;
+    args.tile = tile;
+    args.tokens = tokens;
+    std::array<int16_t, kRowFloats> from;
+    std::array<float, kRowFloats> factor;
+    float unit = 1;
+    if (source.is_rotated()) {
+      const int size = HadamardSize(layout_.head_dim);
+      kernels_.tile->rotate(tile, layout_.head_dim, size);
+      unit = CodebookOf(source.layout_.scheme.bits).unit * std::sqrt(static_cast<float>(size));
+      args.source = coding_.table->channel.data();
+      args.factor = inverse_scale_.data();
+    } else {
+      const auto zeros = static_cast<int16_t>(source.coding_.n_stored);
+      std::fill_n(tile + zeros * kBlockTokens, kBlockTokens, static_cast<int16_t>(0));
+      source.Locate(coding_, zeros, from.data(), factor.data());
+      args.source = from.data();
+      args.factor = factor.data();
     }
-    for (int i = 1; i < layout_.head_dim; ++i)
-      std::copy_n(tile, kTileTokens, tile + i * kTileTokens);
+    source.LoadGains(source_payload, 1.0f / unit, args.gain_in);
+
+    const PackCodeArgs rule_args = RowRule(coding_.used(), rule());
+    SetRule(rule_args, args);
+    args.nominal = rule_args.nominal;
+    args.n_runs = coding_.n_runs;
+    size_t line = 0;
+    for (int r = 0; r < coding_.n_runs; ++r) {
+      const PackRun& run = rule_args.run[r];
+      args.run[r] = {run.bits, run.first_channel, run.n_channels, run.weight};
+      args.lines[r] = scratch.codes.data() + line * kLineBytes;
+      line += static_cast<size_t>(CodedLinesOf(coding_.runs[static_cast<size_t>(r)]));
+    }
+    kernels_.tile->code(args);
+    Store(scratch.codes.data(), args.gain, tokens, payload);
+    for (uint32_t left = tokens & ~args.settled; left != 0; left &= left - 1) {
+      const int token = std::countr_zero(left);
+      for (const CodeRun& run : coding_.used()) {
+        for (int i = run.first_channel; i < run.first_channel + run.n_channels; ++i) {
+          const auto level = static_cast<float>(tile[args.source[i] * kBlockTokens + token]);
+          stored_[static_cast<size_t>(i)] = args.gain_in[token] * (args.factor[i] * level);
+        }
+      }
+      EncodeStored(token, payload);
+    }
+  }
+
+  /// gain[32] * factor
+  void LoadGains(const std::byte* payload, float factor, float* gain) const {
+    kernels_.rows->from_f16(reinterpret_cast<const uint16_t*>(payload + layout_.code_bytes), gain,
+                            kBlockTokens);
+    for (int t = 0; t < kBlockTokens; ++t) gain[t] *= factor;
+  }
+
+  /// Where this rope_pair coding holds the channels that another stores, `nowhere` if it does not,
+  /// and the ratios of their scales.
+  void Locate(const HeadCoding& other, int16_t nowhere, int16_t* from, float* factor) const {
+    std::array<int16_t, kMaxHeadDim> place;
+    std::fill_n(place.begin(), layout_.head_dim, nowhere);
     for (const CodeRun& run : coding_.used()) {
+      for (int i = run.first_channel; i < run.first_channel + run.n_channels; ++i)
+        place[static_cast<size_t>(coding_.table->channel[static_cast<size_t>(i)])] =
+            static_cast<int16_t>(i);
+    }
+    for (const CodeRun& run : other.used()) {
       for (int i = run.first_channel; i < run.first_channel + run.n_channels; ++i) {
-        std::copy_n(stored + i * kTileTokens, kTileTokens,
-                    tile + coding_.table->channel[static_cast<size_t>(i)] * kTileTokens);
+        const auto at = static_cast<size_t>(i);
+        const int16_t here = place[static_cast<size_t>(other.table->channel[at])];
+        const float scale =
+            here == nowhere ? 0.0f : coding_.table->scale[static_cast<size_t>(here)];
+        from[i] = here;
+        factor[i] = scale / other.table->scale[at];
       }
     }
+  }
+
+  /// Packs the product lines of all runs, and the gains; if only some tokens are wanted, those.
+  void Store(const uint8_t* lines, const uint16_t* gain, uint32_t tokens, std::byte* payload) {
+    for (size_t r = 0; r < coding_.used().size(); ++r) {
+      const CodeRun& run = coding_.runs[r];
+      const int n_lines = CodedLinesOf(run);
+      auto* segment = reinterpret_cast<uint8_t*>(payload) + coding_.byte_offset[r];
+      if (tokens == kAllTokens) {
+        kernels_.pack_lines({run.bits, n_lines, lines, segment});
+      } else {
+        for (uint32_t left = tokens; left != 0; left &= left - 1)
+          StoreToken(run, lines, std::countr_zero(left), segment);
+      }
+      lines += static_cast<size_t>(n_lines) * kLineBytes;
+    }
+    for (uint32_t left = tokens; left != 0; left &= left - 1) {
+      const auto token = static_cast<size_t>(std::countr_zero(left));
+      std::memcpy(payload + layout_.code_bytes + 2 * token, gain + token, sizeof *gain);
+    }
+  }
+
+  void StoreToken(const CodeRun& run, const uint8_t* lines, int token, uint8_t* segment) {
+    for (int i = 0; i < run.n_channels; ++i) {
+      const CodePosition at = PositionOf(layout_.side, i, token);
+      codes_[static_cast<size_t>(i)] =
+          lines[static_cast<size_t>(at.line) * kLineBytes + static_cast<size_t>(at.byte)];
+    }
+    kernels_.pack_store({layout_.side, run.bits, run.n_channels, codes_.data(), token, segment});
+  }
+
+  /// Product lines that hold a run's codes: whole quads of keys, vectors of 16 channels of values.
+  int CodedLinesOf(const CodeRun& run) const {
+    const int whole = layout_.side == Side::kKey ? 4 : 16;
+    return (run.n_channels + whole - 1) / whole * whole / 2;
   }
 
   int LinesOf(const CodeRun& run) const {
@@ -246,19 +359,18 @@ class HeadCodec {
   }
 
   void Load(int token, float gain, float* out) {
-    size_t line = 0;
-    for (const CodeRun& run : coding_.used()) {
+    for (size_t r = 0; r < coding_.used().size(); ++r) {
+      const CodeRun& run = coding_.runs[r];
       PackLoadArgs args;
       args.side = layout_.side;
       args.n_channels = run.n_channels;
-      args.lines = lines_.data() + line * kLineBytes;
+      args.lines = run_lines_[r];
       args.token = token;
       args.scale =
           coding_.table != nullptr ? coding_.table->scale.data() + run.first_channel : nullptr;
       args.gain = gain;
       args.out = out + run.first_channel;
       kernels_.pack_load(args);
-      line += static_cast<size_t>(LinesOf(run));
     }
   }
 
@@ -282,11 +394,12 @@ class HeadCodec {
   const KernelSet& kernels_;
   HeadCoding coding_;
   const BlockLayout& layout_;
+  HeadLines* lines_;
+  std::array<const uint8_t*, kMaxPackRuns> run_lines_{};  ///< unpacked product lines of each run
   // Not cleared: every use writes what it reads, up to vector tails whose lanes are dropped.
   alignas(64) std::array<float, kRowFloats> stored_;
   alignas(64) std::array<uint8_t, kRowFloats> codes_;
   alignas(64) std::array<float, kRowFloats> inverse_scale_;
-  alignas(64) std::array<uint8_t, kRowFloats * kBlockTokens> lines_;
 };
 
 std::byte* HeadAt(std::byte* block, const BlockLayout& layout, int head) {
@@ -301,6 +414,12 @@ const std::byte* HeadAt(const std::byte* block, const BlockLayout& layout, int h
 
 void EncodeRow(const BlockCoding& coding, int n_kv_heads, const float* row, int token,
                std::byte* block) {
+  const BlockLayout& layout = *coding.layout;
+  if (layout.scheme == Scheme{Codec::kRotated, 8} &&
+      ActiveKernels().pack_append({layout.side, layout.head_dim, n_kv_heads, CodebookOf(8).unit,
+                                   row, token, reinterpret_cast<uint8_t*>(block),
+                                   layout.head_bytes(), layout.code_bytes}))
+    return;
   for (int head = 0; head < n_kv_heads; ++head) {
     HeadCodec codec(coding, head);
     codec.Encode(row + static_cast<ptrdiff_t>(head) * coding.layout->head_dim, token,
@@ -310,15 +429,17 @@ void EncodeRow(const BlockCoding& coding, int n_kv_heads, const float* row, int 
 
 void DecodeRow(const BlockCoding& coding, int n_kv_heads, const std::byte* block, int token,
                float* row) {
+  HeadLines lines;  // not cleared: what is read is written before
   for (int head = 0; head < n_kv_heads; ++head) {
-    HeadCodec codec(coding, head);
+    HeadCodec codec(coding, head, &lines);
     codec.Decode(HeadAt(block, *coding.layout, head), token,
                  row + static_cast<ptrdiff_t>(head) * coding.layout->head_dim);
   }
 }
 
 void DecodeHead(const BlockCoding& coding, int head, const std::byte* head_payload, float* tile) {
-  HeadCodec codec(coding, head);
+  HeadLines lines;
+  HeadCodec codec(coding, head, &lines);
   codec.Unpack(head_payload);
   for (int token = 0; token < kBlockTokens; ++token) {
     codec.DecodeUnpacked(head_payload, token,
@@ -326,24 +447,15 @@ void DecodeHead(const BlockCoding& coding, int head, const std::byte* head_paylo
   }
 }
 
-void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,
-                 const std::byte* src, std::byte* dst) {
-  // Not cleared: every use writes what it reads.
-  TileScratch scratch;
+void RepackRows(const BlockCoding& from, const BlockCoding& to, int n_kv_heads, uint32_t tokens,
+                const std::byte* src, std::byte* dst) {
+  RepackScratch scratch;  // not cleared: what is read is written before
   for (int head = 0; head < n_kv_heads; ++head) {
-    HeadCodec source(from, head);
+    HeadCodec source(from, head, &scratch.lines);
     HeadCodec target(to, head);
     const std::byte* source_payload = HeadAt(src, *from.layout, head);
-    std::byte* target_payload = HeadAt(dst, *to.layout, head);
     source.Unpack(source_payload);
-    if (!source.is_f16() && !target.is_f16()) {
-      target.Repack(source, source_payload, scratch, target_payload);
-      continue;
-    }
-    for (int token = 0; token < kBlockTokens; ++token) {
-      source.DecodeUnpacked(source_payload, token, scratch.tile.data());
-      target.Encode(scratch.tile.data(), token, target_payload);
-    }
+    target.Repack(source, source_payload, tokens, scratch, HeadAt(dst, *to.layout, head));
   }
 }
 
@@ -365,6 +477,11 @@ bool BlockIsSound(const BlockLayout& layout, int n_kv_heads, const std::byte* bl
     }
   }
   return true;
+}
+
+void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,
+                 const std::byte* src, std::byte* dst) {
+  RepackRows(from, to, n_kv_heads, kAllTokens, src, dst);
 }
 
 }  // namespace varve

@@ -44,6 +44,11 @@ bool BlockIsSound(const BlockLayout& layout, int n_kv_heads, const std::byte* bl
 void RepackBlock(const BlockCoding& from, const BlockCoding& to, int n_kv_heads,
                  const std::byte* src, std::byte* dst);
 
+/// The same for the tokens whose bits are set; the others of dst stay as they are. A token's codes
+/// do not depend on which others are asked for.
+void RepackRows(const BlockCoding& from, const BlockCoding& to, int n_kv_heads, uint32_t tokens,
+                const std::byte* src, std::byte* dst);
+
 }  // namespace varve
 
 #endif  // VARVE_CODEC_BLOCK_CODEC_H_

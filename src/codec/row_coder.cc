@@ -15,14 +15,11 @@ namespace {
 
 // A row may miss this many times the codebooks' distortion and still be coded at its root mean
 // square.
-constexpr float kMaxExcess = 2.0f;
+constexpr float kMaxExcess = 3.0f;
 
 // A trial has to beat an earlier one by this part of the row's energy, so that ties always fall
 // alike.
 constexpr float kLeastGain = 1e-5f;
-
-// A row that is a decoded one leaves no more than this of its energy (kernels/pack).
-constexpr float kOnLattice = 1e-5f;
 
 bool IsCoarse(int bits) { return bits <= 4; }
 
@@ -40,16 +37,16 @@ Window WindowOf(int bits) {
     case 3:
       return {0.79f, 1.20f};
     default:
-      return {0.90f, 1.10f};
+      return {0.885f, 1.115f};
   }
 }
 
-PackCodeArgs ArgsOf(std::span<const CodeRun> runs, GainRule rule, const float* y, uint8_t* codes) {
+}  // namespace
+
+PackCodeArgs RowRule(std::span<const CodeRun> runs, GainRule rule) {
   PackCodeArgs args;
   args.keep_norm = rule == GainRule::kKeepNorm;
   args.n_runs = static_cast<int>(runs.size());
-  args.y = y;
-  args.codes = codes;
   args.window_high = 100.0f;
   float expected_error = 0;
   int n_channels = 0;
@@ -70,9 +67,11 @@ PackCodeArgs ArgsOf(std::span<const CodeRun> runs, GainRule rule, const float* y
   return args;
 }
 
+namespace {
+
 /// The search for rows that their root mean square does not describe: a few elements hold the
-/// energy. Tries the gains that put the largest coarse element on each level, refines each by least
-/// squares, and keeps the one of least error.
+/// energy. Tries the gains that put the largest coarse element on each level, refines those whose
+/// codes could beat the best so far by least squares, and keeps the one of least error.
 class Search {
  public:
   Search(const KernelSet& kernels, const PackCodeArgs& args) : kernels_(kernels), args_(args) {}
@@ -107,15 +106,14 @@ class Search {
     // Out of f16's range there is nothing to find.
     if (!(trial > 1e-8f) || !(trial < 1e6f)) return;
     const PackSums sums = kernels_.pack_try(args_, trial);
-    const float lattice = sums.coarse_cross / sums.coarse_levels;
-    const bool on_lattice =
-        sums.coarse_row - lattice * sums.coarse_cross <= kOnLattice * sums.coarse_row;
-    const uint16_t gain = RoundedGain(on_lattice ? lattice : sums.cross / sums.levels);
+    const float bar = least_ - kLeastGain * energy_;
+    if (!(-sums.cross * sums.cross / sums.levels < bar)) return;
+    const uint16_t gain = RoundedGain(sums.coarse_cross / sums.coarse_levels);
     const float g = F16ToF32(gain);
     if (!(g > 0)) return;
     const PackSums coded = kernels_.pack_try(args_, g);
     const float error = g * (g * coded.levels - 2 * coded.cross);
-    if (error < least_ - kLeastGain * energy_) {
+    if (error < bar) {
       least_ = error;
       best_ = gain;
     }
@@ -144,7 +142,9 @@ struct Coded {
 
 Coded CodeOnce(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
                const float* y, uint8_t* codes) {
-  PackCodeArgs args = ArgsOf(runs, rule, y, codes);
+  PackCodeArgs args = RowRule(runs, rule);
+  args.y = y;
+  args.codes = codes;
   kernels.pack_code(args);
   if (args.settled) return {args.gain, true};
   const uint16_t gain = Search(kernels, args).Run();
@@ -188,30 +188,6 @@ uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, GainRu
     if (same || coded.settled) break;
   }
   return coded.gain;
-}
-
-void CodeTile(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
-              const float* y, uint8_t* codes, uint16_t* gain) {
-  TileCodeArgs args;
-  args.row = ArgsOf(runs, rule, y, codes);
-  kernels.tile->code(args);
-  std::copy_n(args.gain, kTileTokens, gain);
-  if (args.settled == (1u << kTileTokens) - 1) return;
-
-  const auto n_channels = static_cast<size_t>(runs.back().first_channel + runs.back().n_channels);
-  std::array<float, kMaxHeadDim + kMaxPackRuns * 16 + kPackSlack> row{};
-  std::array<uint8_t, kMaxHeadDim + kMaxPackRuns * 16 + kPackSlack> row_codes;
-  for (size_t token = 0; token < kTileTokens; ++token) {
-    if ((args.settled >> token & 1u) != 0) continue;
-    for (size_t i = 0; i < n_channels; ++i) row[i] = y[i * kTileTokens + token];
-    gain[token] = CodeRow(kernels, runs, rule, row.data(), row_codes.data());
-    for (const CodeRun& run : runs) {
-      for (auto i = static_cast<size_t>(run.first_channel);
-           i < static_cast<size_t>(run.first_channel + run.n_channels); ++i) {
-        codes[i * kBlockTokens + token] = row_codes[i];
-      }
-    }
-  }
 }
 
 }  // namespace varve

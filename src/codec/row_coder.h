@@ -32,20 +32,21 @@ enum class GainRule : uint8_t {
 /// Returns the gain as f16 bits, rounded to 10 significant bits: f16 rounding of a decoded row
 /// moves its least squares gain by less than 2^-11, half the distance of two such gains.
 ///
-/// Codes are taken at the gain that is least squares for codes at the row's root mean square (8
-/// bits only: the one that puts the largest element on level 127). Coding is a fixed point: for a
+/// Codes are taken at the gain that is least squares for the coarse codes (at most 4 bits) at the
+/// row's root mean square; finer runs follow any gain, so they have no say in it. 8 bits only: the
+/// gain that puts the largest element on level 127. Coding is a fixed point: for a
 /// row y = gain * level that this function made, also after its elements were rounded to f16 in any
-/// orthonormal coordinates (while gain >= 2^-15), it returns the same gain and codes. A decoded row
-/// shows itself by its residual, and keeps its gain. A row that is all zero has gain 0; one whose
-/// energy is not finite gain NaN; both get the code of level +0 or the least positive one
-/// throughout. At most 1,024 channels.
+/// orthonormal coordinates (while gain >= 2^-15), it returns the same gain and codes: its coarse
+/// codes at the root mean square are the ones it has, whose least squares gain is its own. An 8-bit
+/// row shows by its residual that it is a decoded one, and keeps its gain. A row that is all zero
+/// has gain 0; one whose energy is not finite gain NaN; both get the code of level +0 or the least
+/// positive one throughout. At most 1,024 channels.
 uint16_t CodeRow(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
                  const float* y, uint8_t* codes);
 
-/// CodeRow() for 16 tokens. y: [channels][16]; codes: [channels][32], of which each channel's first
-/// 16 are written; gain: [16], f16 bits.
-void CodeTile(const KernelSet& kernels, std::span<const CodeRun> runs, GainRule rule,
-              const float* y, uint8_t* codes, uint16_t* gain);
+/// The rule's constants for these runs, the row itself left out: what the kernels that code blocks
+/// (tile, recode) go by too.
+PackCodeArgs RowRule(std::span<const CodeRun> runs, GainRule rule);
 
 }  // namespace varve
 

@@ -6,6 +6,7 @@
 #include "kernels/pack/pack.h"
 #include "kernels/pv/pv.h"
 #include "kernels/qk/qk.h"
+#include "kernels/recode/recode.h"
 #include "kernels/rows/rows.h"
 #include "kernels/softmax/softmax.h"
 #include "kernels/tile/tile.h"
@@ -25,8 +26,11 @@ struct KernelSet {
   PackCodeKernel pack_code = nullptr;
   PackTryKernel pack_try = nullptr;
   PackStoreKernel pack_store = nullptr;
+  PackLinesKernel pack_lines = nullptr;
   PackLoadKernel pack_load = nullptr;
+  PackAppendKernel pack_append = nullptr;
   const RowKernels* rows = nullptr;
+  RecodeKernel recode = nullptr;
   const TileKernels* tile = nullptr;
 };
 

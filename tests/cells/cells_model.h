@@ -358,7 +358,8 @@ class CellModel {
     const SideLadder& ladder = ladder_[static_cast<size_t>(side)];
     if (static_cast<int>(stage_index) != ladder.entry(!tables_.empty()))
       ADD_FAILURE() << "not written at entry";
-    for (size_t s = 0; s <= stage_index; ++s) row = Code(side, s, row);
+    row = Code(side, 0, row);
+    for (size_t s = 1; s <= stage_index; ++s) row = Move(side, s - 1, s, row);
     return row;
   }
 

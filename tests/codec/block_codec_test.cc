@@ -313,5 +313,51 @@ TEST(BlockCodec, RepackingIsAsGoodAsCodingTheDecodedRows) {
   }
 }
 
+TEST(BlockCodec, RepackingSomeTokensGivesThemTheBytesOfRepackingAll) {
+  std::mt19937 random(13);
+  std::normal_distribution<float> normal;
+  const int n_kv_heads = 2;
+  for (const int head_dim : {40, 64, 128, 512}) {
+    for (const Case& from : AllCases()) {
+      for (const Case& to : AllCases()) {
+        if (from.side != to.side) continue;
+        const std::vector<float> scales = ChannelScales(head_dim, random);
+        const auto tables_of = [&](const Case& c) {
+          return std::vector<KeyTable>(2,
+                                       TableFor(scales, c.scheme.bits == 16 ? 4 : c.scheme.bits));
+        };
+        Block source(from, head_dim, tables_of(from), n_kv_heads);
+        Block all(to, head_dim, tables_of(to), n_kv_heads);
+        Block some(to, head_dim, tables_of(to), n_kv_heads);
+        std::vector<float> row(static_cast<size_t>(n_kv_heads * head_dim));
+        for (int token = 0; token < kBlockTokens; ++token) {
+          for (size_t i = 0; i < row.size(); ++i)
+            row[i] = scales[i % scales.size()] * std::pow(normal(random), token % 4 == 0 ? 5 : 1);
+          EncodeRow(source.coding(), n_kv_heads, row.data(), token, source.bytes.data());
+        }
+        RepackBlock(source.coding(), all.coding(), n_kv_heads, source.bytes.data(),
+                    all.bytes.data());
+        // In two parts, the second over the codes of a block that holds the first.
+        for (const uint32_t tokens : {0x80010210u, ~0x80010210u}) {
+          RepackRows(source.coding(), some.coding(), n_kv_heads, tokens, source.bytes.data(),
+                     some.bytes.data());
+        }
+        ASSERT_EQ(some.bytes, all.bytes)
+            << NameOf(from, head_dim) << " to " << NameOf(to, head_dim);
+
+        // What comes out is a fixed point of the rows' own coding.
+        Block again(to, head_dim, tables_of(to), n_kv_heads);
+        for (int token = 0; token < kBlockTokens; ++token) {
+          DecodeRow(all.coding(), n_kv_heads, all.bytes.data(), token, row.data());
+          for (float& x : row) x = F16ToF32(F32ToF16(x));
+          EncodeRow(again.coding(), n_kv_heads, row.data(), token, again.bytes.data());
+        }
+        ASSERT_EQ(again.bytes, all.bytes)
+            << NameOf(from, head_dim) << " to " << NameOf(to, head_dim);
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace varve

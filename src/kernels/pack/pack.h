@@ -2,7 +2,10 @@
 //
 //   code    y ~ gain * level, one gain a row (codec/row_coder.h has the rule and its promise)
 //   store   codes of one run -> their places in a packed segment (layout/code_lines.h)
+//   lines   codes of a whole block, one a byte -> packed segment
 //   load    one token's levels from unpacked product lines (kernels/unpack)
+//   append  all of a token's rows into the recent tier: rotate, code at 8 bits and store in one
+//   pass
 //
 // Included by the kernel files of this family and by codec.
 #ifndef VARVE_KERNELS_PACK_PACK_H_
@@ -47,11 +50,9 @@ using PackCodeKernel = void (*)(PackCodeArgs& args);
 
 /// Sums over a row and its codes, in standard deviations.
 struct PackSums {
-  float cross = 0;   ///< sum y * level
-  float levels = 0;  ///< sum level^2
-  float coarse_row =
-      0;  ///< these three over runs of at most 4 bits, over all if there are none: sum y^2
-  float coarse_cross = 0;
+  float cross = 0;         ///< sum y * level
+  float levels = 0;        ///< sum level^2
+  float coarse_cross = 0;  ///< these two over runs of at most 4 bits
   float coarse_levels = 0;
 };
 
@@ -69,6 +70,16 @@ struct PackStoreArgs {
 
 using PackStoreKernel = void (*)(const PackStoreArgs& args);
 
+struct PackLinesArgs {
+  int bits = 4;                    ///< 2, 3, 4, 6 or 8
+  int n_lines = 0;                 ///< product lines; the rest of the last group becomes 0
+  const uint8_t* lines = nullptr;  ///< [n_lines][64], one code a byte
+  uint8_t* segment = nullptr;
+};
+
+/// Packs product lines of codes: the inverse of kernels/unpack, but for levels.
+using PackLinesKernel = void (*)(const PackLinesArgs& args);
+
 struct PackLoadArgs {
   Side side = Side::kKey;
   int n_channels = 0;
@@ -81,18 +92,40 @@ struct PackLoadArgs {
 
 using PackLoadKernel = void (*)(const PackLoadArgs& args);
 
+struct PackAppendArgs {
+  Side side = Side::kKey;
+  int head_dim = 0;  ///< at most 1,024
+  int n_heads = 0;
+  float unit = 0;               ///< levels in a standard deviation at 8 bits
+  const float* rows = nullptr;  ///< [n_heads][head_dim]
+  int token = 0;
+  uint8_t* block = nullptr;  ///< [n_heads] payloads of one 8-bit segment, then the gains
+  size_t head_bytes = 0;
+  size_t gain_offset = 0;
+};
+
+/// Rotates, codes and stores a token's rows of all heads at 8 bits, all in one. False, and nothing
+/// done, for a head_dim that the level has no kernel for; the reference takes any.
+using PackAppendKernel = bool (*)(const PackAppendArgs& args);
+
 void PackCodeReference(PackCodeArgs& args);
 PackSums PackTryReference(const PackCodeArgs& args, float gain);
 void PackStoreReference(const PackStoreArgs& args);
+void PackLinesReference(const PackLinesArgs& args);
 void PackLoadReference(const PackLoadArgs& args);
+bool PackAppendReference(const PackAppendArgs& args);
 void PackCodeAvx2(PackCodeArgs& args);
 PackSums PackTryAvx2(const PackCodeArgs& args, float gain);
 void PackStoreAvx2(const PackStoreArgs& args);
+void PackLinesAvx2(const PackLinesArgs& args);
 void PackLoadAvx2(const PackLoadArgs& args);
+bool PackAppendAvx2(const PackAppendArgs& args);
 void PackCodeAvx512(PackCodeArgs& args);
 PackSums PackTryAvx512(const PackCodeArgs& args, float gain);
 void PackStoreAvx512(const PackStoreArgs& args);
+void PackLinesAvx512(const PackLinesArgs& args);
 void PackLoadAvx512(const PackLoadArgs& args);
+bool PackAppendAvx512(const PackAppendArgs& args);
 
 }  // namespace varve
 

@@ -1,5 +1,5 @@
-// What the pack kernels share at every level: vectors of 16 lanes in the compiler's own notation,
-// gains, and the places of codes.
+// The places of codes, shared by the pack kernels of every level: vectors of 16 lanes in the
+// compiler's own notation.
 #ifndef VARVE_KERNELS_PACK_PLACE_BODY_H_
 #define VARVE_KERNELS_PACK_PLACE_BODY_H_
 
@@ -25,14 +25,6 @@ typedef uint32_t U32x16 __attribute__((vector_size(64)));
 typedef uint8_t U8x16 __attribute__((vector_size(16)));
 typedef int8_t I8x16 __attribute__((vector_size(16)));
 
-constexpr uint16_t kNanGain = 0x7e00;
-
-// A row that is a decoded one fits some gain up to rounding: f16 leaves at most 2^-22 of its
-// energy. A fresh row leaves its quantization error, which is at least 1/12 / 127^2 of it at 8 bits
-// and far more at 4.
-constexpr float kOnLattice = 1e-5f;
-constexpr float kOnFineLattice = 2e-6f;
-
 template <typename T, typename Pointer>
 VARVE_INLINE T LoadAs(const Pointer* p) {
   T v;
@@ -44,41 +36,6 @@ VARVE_INLINE T LoadAs(const Pointer* p) {
 VARVE_INLINE I32x16 Below(int n) {
   const I32x16 lane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   return lane < n;
-}
-
-/// f16 bits of a gain >= 0, rounded to 10 significant bits (one rounding), 0 below f16's least
-/// subnormal's half.
-VARVE_INLINE uint16_t RoundGain(float gain) {
-  constexpr uint32_t kDropped = 24 - 10;
-  uint32_t bits;
-  const float clamped = gain < 65000.0f ? gain : 65000.0f;
-  std::memcpy(&bits, &clamped, sizeof bits);
-  bits = (bits + (1u << (kDropped - 1)) - 1 + (bits >> kDropped & 1u)) >> kDropped << kDropped;
-  if (bits >= 0x38800000u) return static_cast<uint16_t>((bits - 0x38000000u) >> 13);
-  // Subnormal: adding 0.5 aligns the ulp, so the addition rounds.
-  float magnitude;
-  std::memcpy(&magnitude, &bits, sizeof magnitude);
-  magnitude += 0.5f;
-  std::memcpy(&bits, &magnitude, sizeof bits);
-  return static_cast<uint16_t>(bits - 0x3f000000u);
-}
-
-VARVE_INLINE float GainValue(uint16_t f16) {
-  const uint32_t exponent = f16 >> 10;
-  if (exponent == 0) return static_cast<float>(f16) * 0x1p-24f;
-  const uint32_t bits = (static_cast<uint32_t>(f16) + 0x1c000u) << 13;
-  float value;
-  std::memcpy(&value, &bits, sizeof value);
-  return value;
-}
-
-VARVE_INLINE void Clear(PackCodeArgs& args, uint16_t gain) {
-  for (int r = 0; r < args.n_runs; ++r) {
-    std::memset(args.codes + args.run[r].first_channel, 1 << (args.run[r].bits - 1),
-                static_cast<size_t>(args.run[r].n_channels));
-  }
-  args.gain = gain;
-  args.settled = true;
 }
 
 /// The layout's functions as tables by width, so that none of them is compiled here.

@@ -1,7 +1,6 @@
-// tile: pack for 16 tokens at a time, tokens in lanes: what demotion runs on. A tile is f32
-// [channels][16], so that a rotation needs no shuffle, a permutation of channels is an address, and
-// sums over a row are sums of registers. Every operation gives the bits of the row kernels
-// (kernels/pack, kernels/rows).
+// tile: a block's tokens in lanes: what demotion to rope_pair runs on. A tile is the block's
+// levels, int16 [channels][32], so that a rotation is exact integer sums without a shuffle, a
+// permutation of channels is an address, and sums over a row are sums of registers.
 //
 // Included by the kernel files of this family and by codec.
 #ifndef VARVE_KERNELS_TILE_TILE_H_
@@ -11,51 +10,58 @@
 #include <cstdint>
 
 #include "kernels/pack/pack.h"
-#include "layout/scheme.h"
+#include "layout/code_lines.h"
 
 namespace varve {
 
-inline constexpr int kTileTokens = 16;
+/// Widest Walsh-Hadamard transform of 8-bit levels that fits 16 bits.
+inline constexpr int kMaxTileRotation = 256;
+
+/// The most channels that a tile may have.
+inline constexpr int kMaxTileChannels = 672;
 
 struct TileLoadArgs {
-  Side side = Side::kKey;
-  int n_channels = 0;              ///< at most 1,024
-  const uint8_t* lines = nullptr;  ///< unpacked: level + 128 for keys, level for values
-  int half = 0;                    ///< tokens 16 * half ..
-  const float* gain = nullptr;     ///< [16]
-  const float* scale = nullptr;    ///< [n_channels], null: all 1
-  float* out = nullptr;            ///< [n_channels][16] level * (gain * scale)
+  int n_channels = 0;
+  const uint8_t* lines = nullptr;  ///< unpacked product lines of keys: level + 128
+  int16_t* tile = nullptr;         ///< out, [n_channels rounded up to 4][32]
+};
+
+/// A run of stored channels, in whole quads.
+struct TileRun {
+  int bits = 0;
+  int first_channel = 0;
+  int n_channels = 0;  ///< without padding
+  float weight = 0;    ///< as PackRun's
 };
 
 struct TileCodeArgs {
-  /// As for PackCode, but y is a tile and codes are [channels][32], of which the tile's 16 tokens
-  /// are written. Its gain and settled are not used.
-  PackCodeArgs row;
-  uint16_t gain[kTileTokens] = {};  ///< out, f16
-  uint32_t settled = 0;             ///< out: a bit a token; the others are for the row coder
-};
-
-struct TileStoreArgs {
-  Side side = Side::kKey;
-  int bits = 8;
-  int n_channels = 0;              ///< without padding, whose codes become 0
-  const uint8_t* codes = nullptr;  ///< [n_channels][32]
-  uint8_t* segment = nullptr;      ///< SegmentBytes(bits, n_channels rounded up to the granule)
+  const int16_t* tile = nullptr;
+  int n_runs = 0;
+  TileRun run[kMaxPackRuns];        ///< at least one of at most 4 bits
+  const int16_t* source = nullptr;  ///< [channels] channel of the tile
+  const float* factor = nullptr;    ///< [channels] y = gain_in * factor * level, in levels
+  float gain_in[kBlockTokens] = {};
+  uint32_t tokens = ~uint32_t{0};  ///< a bit for each token that is wanted
+  float nominal = 0;               ///< as PackCodeArgs'
+  float allowed_error = 0;
+  float window_low = 0;
+  float window_high = 0;
+  uint8_t* lines[kMaxPackRuns] = {};  ///< out, each run's product lines of codes, padding 0
+  uint16_t gain[kBlockTokens] = {};   ///< out, f16
+  uint32_t settled = 0;               ///< out: a bit a token; the others are for the row coder
 };
 
 struct TileKernels {
   void (*load)(const TileLoadArgs& args);
 
-  /// out[i][t] = tile[channel[i]][t] * scale[i], 0 where channel[i] < 0.
-  void (*gather)(const float* tile, const int16_t* channel, const float* scale, float* out, int n);
+  /// Walsh-Hadamard over `size` <= kMaxTileRotation (a power of two) channels at a time, without a
+  /// norm, in place. tile: [n][32].
+  void (*rotate)(int16_t* tile, int n, int size);
 
-  /// Rotates each token's row as RowKernels::rotate does. tile: [n][16].
-  void (*rotate)(float* tile, int n, int size, float factor);
-
+  /// Codes 32 tokens by the rule of kernels/pack/gain_body.h, least squares. A token whose gain_in
+  /// is 0 or whose levels are has gain 0, one whose gain_in is not finite gain NaN, both the code
+  /// that a row of zeros has.
   void (*code)(TileCodeArgs& args);
-
-  /// Writes all 32 tokens of a run.
-  void (*store)(const TileStoreArgs& args);
 };
 
 extern const TileKernels kTileReference;

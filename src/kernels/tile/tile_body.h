@@ -1,380 +1,210 @@
-// Tiles in the operations of one level: the file that includes this defines F32, I32, kWidth,
-// kMaxRadix, Look, WidenBytes, StoreBytes, ToFloat, Sqrt, Max, Min and Step before.
+// Tiles in the lanes of one level (kernels/lanes_<level>.h comes first).
 #ifndef VARVE_KERNELS_TILE_TILE_BODY_H_
 #define VARVE_KERNELS_TILE_TILE_BODY_H_
 
+#include "kernels/gain_lanes.h"
+#include "kernels/nearest_body.h"
 #include "kernels/pack/place_body.h"
-#include "layout/levels.h"
 
 namespace varve {
 namespace {
 
-VARVE_INLINE F32 All(float x) { return F32{} + x; }
-
-VARVE_INLINE void Save(float* at, F32 x) { std::memcpy(at, &x, sizeof x); }
+constexpr int kWordParts = 2 * kBlockTokens / static_cast<int>(sizeof(I16));  // registers a channel
 
 void Load(const TileLoadArgs& args) {
-  // Values: [channel][16] bytes, the transpose of lines of [channel][4].
-  alignas(64) uint8_t planes[1040 * kTileTokens];
-  if (args.side == Side::kValue) {
-    for (int first = 0; first < args.n_channels; first += kLanes) {
-      const uint8_t* line =
-          args.lines + static_cast<size_t>(first / 2 + 4 * args.half) * kLineBytes;
-      for (int q = 0; q < 4; ++q, line += kLineBytes) {
-        for (int i = 0; i < kLanes; ++i)
-          std::memcpy(planes + (first + i) * kTileTokens + 4 * q, line + 4 * i, 4);
-      }
-    }
-  }
-  for (int part = 0; part < kTileTokens; part += kWidth) {
-    const F32 gain = LoadAs<F32>(args.gain + part);
-    for (int i = 0; i < args.n_channels; ++i) {
-      I32 level;
-      if (args.side == Side::kKey) {
-        const uint8_t* line = args.lines + static_cast<size_t>(i / 4 * 2 + args.half) * kLineBytes;
-        level = (LoadAs<I32>(line + 4 * part) >> (8 * (i % 4)) & 255) - 128;
-      } else {
-        level = WidenBytes(planes + i * kTileTokens + part);
-      }
-      const F32 factor = args.scale != nullptr ? gain * args.scale[i] : gain;
-      Save(args.out + i * kTileTokens + part, ToFloat(level) * factor);
-    }
-  }
-}
-
-void Gather(const float* tile, const int16_t* channel, const float* scale, float* out, int n) {
-  for (int i = 0; i < n; ++i) {
-    for (int part = 0; part < kTileTokens; part += kWidth) {
-      const F32 value =
-          channel[i] < 0 ? F32{} : LoadAs<F32>(tile + channel[i] * kTileTokens + part) * scale[i];
-      Save(out + i * kTileTokens + part, value);
-    }
+  for (int quad = 0; 4 * quad < args.n_channels; ++quad) {
+    const uint8_t* line = args.lines + static_cast<size_t>(2 * quad) * kLineBytes;
+    LoadQuad(line, args.tile + static_cast<ptrdiff_t>(4 * quad) * kBlockTokens);
   }
 }
 
 /// log2(kRadix) stages of butterflies over channels that are `half`, 2 * half, ... apart.
 template <int kRadix>
-void Butterflies(float* tile, int n, int half, bool last, float norm) {
+void RotateStages(int16_t* tile, int n, int half) {
   for (int first = 0; first < n; first += kRadix * half) {
     for (int i = first; i < first + half; ++i) {
-      for (int part = 0; part < kTileTokens; part += kWidth) {
-        float* at = tile + i * kTileTokens + part;
-        F32 x[kRadix];
+      for (int part = 0; part < kWordParts; ++part) {
+        int16_t* at = tile + i * kBlockTokens + part * (kBlockTokens / kWordParts);
+        I16 x[kRadix];
 #pragma GCC unroll 16
-        for (int k = 0; k < kRadix; ++k) x[k] = LoadAs<F32>(at + k * half * kTileTokens);
+        for (int k = 0; k < kRadix; ++k) x[k] = LoadAs<I16>(at + k * half * kBlockTokens);
 #pragma GCC unroll 4
         for (int step = 1; step < kRadix; step *= 2) {
 #pragma GCC unroll 16
           for (int k = 0; k < kRadix; ++k) {
             if ((k & step) != 0) continue;
-            const F32 sum = x[k] + x[k + step];
+            const I16 sum = x[k] + x[k + step];
             x[k + step] = x[k] - x[k + step];
             x[k] = sum;
           }
         }
 #pragma GCC unroll 16
-        for (int k = 0; k < kRadix; ++k) {
-          Save(at + k * half * kTileTokens, last ? x[k] * norm : x[k]);
-        }
+        for (int k = 0; k < kRadix; ++k)
+          std::memcpy(at + k * half * kBlockTokens, &x[k], sizeof x[k]);
       }
     }
   }
 }
 
-void RotateTile(float* tile, int n, int size, float factor) {
-  const float norm = 1.0f / __builtin_sqrtf(static_cast<float>(size)) * factor;
-  int half = 1;
-  do {
-    const int left = size / half;
-    const bool last = left <= kMaxRadix;
-    const int radix = last ? left : kMaxRadix;
+void RotateTile(int16_t* tile, int n, int size) {
+  for (int half = 1; half < size;) {
+    const int radix = size / half < kMaxRadix ? size / half : kMaxRadix;
     switch (radix) {
-      case 1:
-        Butterflies<1>(tile, n, half, last, norm);
-        break;
       case 2:
-        Butterflies<2>(tile, n, half, last, norm);
+        RotateStages<2>(tile, n, half);
         break;
       case 4:
-        Butterflies<4>(tile, n, half, last, norm);
+        RotateStages<4>(tile, n, half);
         break;
       case 8:
-        Butterflies<8>(tile, n, half, last, norm);
+        RotateStages<8>(tile, n, half);
         break;
       default:
-        Butterflies<kMaxRadix>(tile, n, half, last, norm);
+        RotateStages<kMaxRadix>(tile, n, half);
     }
     half *= radix;
-    if (last) break;
-  } while (half < size);
-}
-
-/// Thresholds and levels of a codebook's positive half; entry 0 of the thresholds is not used.
-struct HalfBook {
-  alignas(64) float threshold[32];
-  alignas(64) float level[32];
-};
-
-consteval HalfBook MakeHalfBook(int bits) {
-  HalfBook book{};
-  const int half = 1 << (bits - 1);
-  for (int i = 0; i < half; ++i) {
-    book.level[i] = static_cast<float>(HalfLevelAt(bits, i));
-    if (i > 0)
-      book.threshold[i] =
-          0.5f * static_cast<float>(HalfLevelAt(bits, i - 1) + HalfLevelAt(bits, i));
-  }
-  return book;
-}
-
-constexpr HalfBook kBook2 = MakeHalfBook(2);
-constexpr HalfBook kBook3 = MakeHalfBook(3);
-constexpr HalfBook kBook4 = MakeHalfBook(4);
-constexpr HalfBook kBook6 = MakeHalfBook(6);
-
-struct Coded {
-  F32 level;
-  I32 code;
-};
-
-template <int kBits>
-VARVE_INLINE Coded Nearest(F32 x) {
-  const I32 bits = (I32)(x + 0.0f);
-  const I32 negative = bits >> 31;
-  const F32 m = (F32)(bits & 0x7fffffff);
-  const I32 sign = negative & static_cast<int32_t>(0x80000000u);
-  if constexpr (kBits == 8) {
-    // Adding 1.5 * 2^23 rounds to the nearest integer, ties to even, and leaves it in the low bits.
-    const I32 whole = (I32)(Min(m, All(127.0f)) + 12582912.0f) - 0x4b400000;
-    const I32 level = (whole ^ negative) - negative;
-    return {ToFloat(level), level + 128};
-  } else {
-    constexpr int kHalf = 1 << (kBits - 1);
-    constexpr const HalfBook& book = kBits == 2   ? kBook2
-                                     : kBits == 3 ? kBook3
-                                     : kBits == 4 ? kBook4
-                                                  : kBook6;
-    I32 index = {};
-#pragma GCC unroll 5
-    for (int step = kHalf / 2; step > 0; step /= 2) {
-      const I32 candidate = index + step;
-      const F32 threshold = step == kHalf / 2 ? All(book.threshold[kHalf / 2])
-                                              : Look<kHalf>(book.threshold, candidate);
-      index = Step(m, threshold, candidate, index);
-    }
-    return {(F32)((I32)Look<kHalf>(book.level, index) | sign), (index ^ negative) + kHalf};
   }
 }
-
-/// Sixteen sums, one a lane of the row kernels, folded by halves as those are.
-struct Lanes {
-  F32 lane[kLanes];
-
-  VARVE_INLINE F32 Fold() {
-    for (int half = kLanes / 2; half > 0; half /= 2) {
-      for (int i = 0; i < half; ++i) lane[i] += lane[i + half];
-    }
-    return lane[0];
-  }
-};
 
 struct Sums {
   F32 cross = {};
   F32 levels = {};
-  F32 coarse_row = {};
-  F32 coarse_cross = {};
-  F32 coarse_levels = {};
 };
 
+/// kWidth tokens of all channels: y of a token is gain_in times it.
+struct Rows {
+  alignas(64) float y[kMaxTileChannels * kWidth];
+};
+
+/// Channels i .. i + kChannels - 1 of a run, at most a quad, as dwords of their codes.
+template <int kBits, int kChannels>
+VARVE_INLINE I32 CodeQuad(const float* y, F32 inverse, Sums& sums) {
+  I32 codes[4] = {};
+#pragma GCC unroll 4
+  for (int k = 0; k < kChannels; ++k) {
+    const F32 v = LoadFloats(y + k * kWidth);
+    const Coded coded = Nearest<kBits>(v * inverse);
+    sums.levels = FusedAdd(coded.level, coded.level, sums.levels);  // exact
+    sums.cross = FusedAdd(v, coded.level, sums.cross);
+    codes[k] = coded.code;
+  }
+  return JoinBytes(codes);
+}
+
+/// Codes a run of kWidth tokens.
 template <int kBits, bool kStore>
-void CodeRun(const PackCodeArgs& args, int part, const PackRun& run, F32 inverse, bool coarse,
-             Sums& sums) {
-  const float* y = args.y + run.first_channel * kTileTokens + part;
-  uint8_t* codes = args.codes + run.first_channel * kBlockTokens + part;
-  Lanes row;
-  Lanes cross;
-  F32 squares = {};  // exact: at most 1,024 * 127^2
-  for (int lane = 0; lane < kLanes; ++lane) {
-    F32 row_sum = {};
-    F32 cross_sum = {};
-    for (int i = lane; i < run.n_channels; i += kLanes) {
-      const F32 v = LoadAs<F32>(y + i * kTileTokens);
-      const Coded coded = Nearest<kBits>(v * inverse);
-      squares += coded.level * coded.level;
-      cross_sum += v * coded.level;
-      if constexpr (kStore) {
-        StoreBytes(codes + i * kBlockTokens, coded.code);
-      } else {
-        row_sum += v * v;
-      }
+void CodeRun(const Rows& rows, const TileRun& run, uint8_t* line, F32 inverse, Sums& total) {
+  const float* y = rows.y + run.first_channel * kWidth;
+  Sums sums;
+  const auto put = [&](I32 codes) __attribute__((always_inline)) {
+    if constexpr (kStore) {
+      std::memcpy(line, &codes, sizeof codes);
+      line += 2 * kLineBytes;
     }
-    row.lane[lane] = row_sum;
-    cross.lane[lane] = cross_sum;
-  }
-  const F32 weighted_cross = cross.Fold() * run.weight;
-  const F32 weighted_levels = squares * run.weight;
-  sums.cross += weighted_cross;
-  sums.levels += weighted_levels;
-  if (coarse) {
-    sums.coarse_row += row.Fold() * run.weight;
-    sums.coarse_cross += weighted_cross;
-    sums.coarse_levels += weighted_levels;
-  }
+  };
+  int left = run.n_channels;
+  for (; left >= 4; left -= 4, y += 4 * kWidth) put(CodeQuad<kBits, 4>(y, inverse, sums));
+  if (left == 1) put(CodeQuad<kBits, 1>(y, inverse, sums));
+  if (left == 2) put(CodeQuad<kBits, 2>(y, inverse, sums));
+  if (left == 3) put(CodeQuad<kBits, 3>(y, inverse, sums));
+  total.cross += sums.cross * run.weight;
+  total.levels += sums.levels * run.weight;
 }
 
 template <bool kStore>
-VARVE_INLINE Sums CodeAll(const PackCodeArgs& args, int part, F32 inverse) {
+VARVE_INLINE Sums CodeAll(const TileCodeArgs& args, const Rows& rows, int part, F32 inverse) {
   Sums sums;
+  const int place = part / 16 * 64 + part % 16 * 4;
   for (int r = 0; r < args.n_runs; ++r) {
-    const PackRun& run = args.run[r];
-    const bool coarse = !kStore && (run.bits <= 4 || !args.has_coarse);
-    switch (run.bits) {
+    const int bits = args.run[r].bits;
+    if (!kStore && bits > 4) continue;
+    switch (bits) {
       case 2:
-        CodeRun<2, kStore>(args, part, run, inverse, coarse, sums);
+        CodeRun<2, kStore>(rows, args.run[r], args.lines[r] + place, inverse, sums);
         break;
       case 3:
-        CodeRun<3, kStore>(args, part, run, inverse, coarse, sums);
+        CodeRun<3, kStore>(rows, args.run[r], args.lines[r] + place, inverse, sums);
         break;
       case 4:
-        CodeRun<4, kStore>(args, part, run, inverse, coarse, sums);
+        CodeRun<4, kStore>(rows, args.run[r], args.lines[r] + place, inverse, sums);
         break;
       case 6:
-        CodeRun<6, kStore>(args, part, run, inverse, coarse, sums);
+        if constexpr (kStore)
+          CodeRun<6, kStore>(rows, args.run[r], args.lines[r] + place, inverse, sums);
         break;
       default:
-        CodeRun<8, kStore>(args, part, run, inverse, coarse, sums);
+        if constexpr (kStore)
+          CodeRun<8, kStore>(rows, args.run[r], args.lines[r] + place, inverse, sums);
     }
   }
   return sums;
 }
 
-/// PackCode's first attempt, for kWidth tokens; returns the bits of those that it settles.
-VARVE_INLINE uint32_t CodePart(const PackCodeArgs& args, int part, uint16_t* gains) {
+/// Fills the rows, and returns their energies.
+VARVE_INLINE F32 LoadRows(const TileCodeArgs& args, int part, Rows& rows) {
   F32 energy = {};
-  F32 peak = {};
   for (int r = 0; r < args.n_runs; ++r) {
-    const PackRun& run = args.run[r];
-    Lanes sum;
-    for (int lane = 0; lane < kLanes; ++lane) {
-      F32 lane_sum = {};
-      for (int i = lane; i < run.n_channels; i += kLanes) {
-        const F32 v = LoadAs<F32>(args.y + (run.first_channel + i) * kTileTokens + part);
-        lane_sum += v * v;
-        peak = Max((F32)((I32)v & 0x7fffffff), peak);
-      }
-      sum.lane[lane] = lane_sum;
+    const TileRun& run = args.run[r];
+    const int16_t* source = args.source + run.first_channel;
+    const float* factor = args.factor + run.first_channel;
+    const int16_t* tile = args.tile + part;
+    float* out = rows.y + run.first_channel * kWidth;
+    F32 even = {};
+    F32 odd = {};
+    const auto load = [&](int i) __attribute__((always_inline)) {
+      const F32 y = ToFloat(WidenWords(tile + source[i] * kBlockTokens)) * factor[i];
+      std::memcpy(out + i * kWidth, &y, sizeof y);
+      return y;
+    };
+    int i = 0;
+    for (; i + 2 <= run.n_channels; i += 2) {
+      const F32 a = load(i);
+      const F32 b = load(i + 1);
+      even = FusedAdd(a, a, even);
+      odd = FusedAdd(b, b, odd);
     }
-    energy += sum.Fold() * run.weight;
-  }
-  const F32 first = args.has_coarse ? Sqrt(energy / args.nominal) : peak / 127.0f;
-  const Sums guess = CodeAll<false>(args, part, 1.0f / first);
-  const F32 lattice = guess.coarse_cross / guess.coarse_levels;
-  const F32 residual = guess.coarse_row - lattice * guess.coarse_cross;
-  const F32 fresh = args.has_coarse ? guess.cross / guess.levels : first;
-  const F32 least = (args.has_coarse ? kOnLattice : kOnFineLattice) * guess.coarse_row;
-  const I32 decoded = residual <= least;
-  const F32 wanted = (F32)(((I32)lattice & decoded) | ((I32)fresh & ~decoded));
-  F32 gain;
-  for (int t = 0; t < kWidth; ++t) {
-    // A gain of 0, and sums that are not finite, are for the row coder.
-    const bool usable = energy[t] < __builtin_inff() && RoundGain(first[t]) != 0;
-    gains[t] = usable ? RoundGain(wanted[t]) : static_cast<uint16_t>(0);
-    gain[t] = GainValue(gains[t]);
-  }
-  const Sums coded = CodeAll<true>(args, part, 1.0f / gain);
-  const F32 ratio = Sqrt(coded.levels / args.nominal);
-  const F32 error = energy + gain * (gain * coded.levels - 2 * coded.cross);
-  const F32 allowed = args.allowed_error * energy;
-  const F32 norm = Sqrt(energy / coded.levels);
-  uint32_t settled = 0;
-  for (int t = 0; t < kWidth; ++t) {
-    if (gains[t] == 0) continue;
-    if (args.has_coarse) {
-      if (!(ratio[t] >= args.window_low && ratio[t] <= args.window_high && error[t] <= allowed[t]))
-        continue;
-      if (args.keep_norm && decoded[t] == 0) gains[t] = RoundGain(norm[t]);
+    if (i < run.n_channels) {
+      const F32 a = load(i);
+      even = FusedAdd(a, a, even);
     }
-    settled |= 1u << (part + t);
+    energy += (even + odd) * run.weight;
   }
-  return settled;
+  return energy;
+}
+
+/// Returns the bits of the tokens that are settled.
+VARVE_INLINE uint32_t CodePart(TileCodeArgs& args, int part) {
+  Rows rows;
+  const F32 gain_in = LoadFloats(args.gain_in + part);
+  const F32 energy = LoadRows(args, part, rows);
+  const F32 first = Sqrt(energy / args.nominal);
+  const I32 usable = (gain_in > 0) & (gain_in < __builtin_inff()) & (energy > 0);
+  const Sums guess = CodeAll<false>(args, rows, part, Keep(1.0f / first, usable));
+  Rounded gain = RoundGains(Keep(gain_in * (guess.cross / guess.levels), usable));
+  I32 settled = {};
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    const I32 alive = gain.value > 0;
+    const F32 scale = gain.value / gain_in;
+    const Sums coded = CodeAll<true>(args, rows, part, Keep(1.0f / scale, alive));
+    const F32 ratio = Sqrt(coded.levels / args.nominal);
+    const F32 error = energy + scale * (scale * coded.levels - 2 * coded.cross);
+    settled = ~alive | ((ratio >= args.window_low) & (ratio <= args.window_high) &
+                        (error <= args.allowed_error * energy));
+    if (attempt == 1 || LaneBits(~settled) == 0) break;
+    // The root mean square's own gain where the least squares one leaves the window.
+    const Rounded own = RoundGains(Keep(gain_in * first, usable));
+    gain.value = Choose(settled, gain.value, own.value);
+    gain.f16 = (gain.f16 & settled) | (own.f16 & ~settled);
+  }
+  const I32 not_finite = ~((gain_in >= 0) & (gain_in < __builtin_inff()));
+  StoreWords(args.gain + part, (gain.f16 & ~not_finite) | (kNanGain & not_finite));
+  return LaneBits(settled) << part;
 }
 
 void Code(TileCodeArgs& args) {
   args.settled = 0;
-  for (int part = 0; part < kTileTokens; part += kWidth)
-    args.settled |= CodePart(args.row, part, args.gain + part);
-}
-
-/// Product line `line` of a run's codes; channels past the last are 0.
-VARVE_INLINE void ProductLine(const TileStoreArgs& args, int line, uint8_t* out) {
-  if (args.side == Side::kKey) {
-    const int first = line / 2 * 4;
-    __m128i row[4];
-    for (int k = 0; k < 4; ++k) {
-      row[k] = first + k < args.n_channels
-                   ? _mm_loadu_si128(reinterpret_cast<const __m128i*>(
-                         args.codes + (first + k) * kBlockTokens + line % 2 * kTileTokens))
-                   : _mm_setzero_si128();
-    }
-    const __m128i low01 = _mm_unpacklo_epi8(row[0], row[1]);
-    const __m128i high01 = _mm_unpackhi_epi8(row[0], row[1]);
-    const __m128i low23 = _mm_unpacklo_epi8(row[2], row[3]);
-    const __m128i high23 = _mm_unpackhi_epi8(row[2], row[3]);
-    auto* at = reinterpret_cast<__m128i*>(out);
-    _mm_storeu_si128(at, _mm_unpacklo_epi16(low01, low23));
-    _mm_storeu_si128(at + 1, _mm_unpackhi_epi16(low01, low23));
-    _mm_storeu_si128(at + 2, _mm_unpacklo_epi16(high01, high23));
-    _mm_storeu_si128(at + 3, _mm_unpackhi_epi16(high01, high23));
-    return;
-  }
-  const int first = line / 8 * kLanes;
-  const uint32_t flip = args.bits == 8 ? 0x80808080u : 0;
-  for (int i = 0; i < kLanes; ++i) {
-    uint32_t four = 0;
-    if (first + i < args.n_channels) {
-      std::memcpy(&four, args.codes + (first + i) * kBlockTokens + line % 8 * 4, sizeof four);
-      four ^= flip;
-    }
-    std::memcpy(out + 4 * i, &four, sizeof four);
-  }
-}
-
-void Store(const TileStoreArgs& args) {
-  const int per_group = kLinesPerGroup[args.bits];
-  const int granule = args.side == Side::kValue ? 16 : per_group <= 2 ? 4 : 2 * per_group;
-  const int n_lines = (args.n_channels + granule - 1) / granule * granule / 2;
-  uint8_t* group = args.segment;
-  for (int line = 0; line < n_lines; line += per_group, group += kGroupBytes[args.bits]) {
-    if (args.bits == 8) {
-      ProductLine(args, line, group);
-      continue;
-    }
-    alignas(64) uint8_t product[8 * kLineBytes];
-    for (int k = 0; k < per_group; ++k) ProductLine(args, line + k, product + k * kLineBytes);
-    for (size_t at = 0; at < kLineBytes; at += sizeof(I32)) {
-      const auto codes = [&](int k) __attribute__((always_inline)) {
-        return LoadAs<I32>(product + k * kLineBytes + at);
-      };
-      if (args.bits == 4) {
-        const I32 packed = codes(0) | codes(1) << 4;
-        std::memcpy(group + at, &packed, sizeof packed);
-        continue;
-      }
-      if (args.bits == 2) {
-        const I32 packed = codes(0) | codes(1) << 2 | codes(2) << 4 | codes(3) << 6;
-        std::memcpy(group + at, &packed, sizeof packed);
-        continue;
-      }
-      const auto six = [&](int field) __attribute__((always_inline)) {
-        return args.bits == 6 ? codes(field) : codes(2 * field) | codes(2 * field + 1) << 3;
-      };
-      const I32 spread = six(3);
-      for (int field = 0; field < 3; ++field) {
-        const I32 two = spread >> (2 * field) & 0x03030303;
-        const I32 packed = six(field) | two << 6;
-        std::memcpy(group + static_cast<size_t>(field) * kLineBytes + at, &packed, sizeof packed);
-      }
-    }
+  for (int part = 0; part < kBlockTokens; part += kWidth) {
+    if ((args.tokens >> part & ((1u << kWidth) - 1)) != 0) args.settled |= CodePart(args, part);
   }
 }
 
