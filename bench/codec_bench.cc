@@ -1,10 +1,13 @@
-// Write side, a token of all heads: appending at 8 bits, and the demotions of the default ladder.
-// Warm, one thread.
+// Write side, a token of all heads: appending at 8 bits, the demotions of the default ladder, and
+// both at the door of a cell cache. Warm, one thread.
 #include <benchmark/benchmark.h>
 
 #include <cstdlib>
+#include <numeric>
+#include <random>
 
 #include "bench_cache.h"
+#include "varve/varve.h"
 
 namespace varve::bench {
 namespace {
@@ -88,6 +91,51 @@ void Decode(benchmark::State& state, Scheme scheme, Side side) {
   state.SetItemsProcessed(state.iterations());
 }
 
+/// What a host pays for a token at the door of a cell cache, keys and values: the append itself,
+/// the demotions it brings about, and the bookkeeping. `chunk` tokens a call.
+void WriteCells(benchmark::State& state) {
+  constexpr int32_t kBefore = 8192;
+  const auto chunk = static_cast<int32_t>(state.range(0));
+  varve_config* config = nullptr;
+  varve_config_create(&config);
+  varve_cells_params params = {};
+  params.struct_size = sizeof params;
+  params.n_cells = kBefore + static_cast<int32_t>(state.max_iterations) * chunk;
+  params.n_streams = params.n_layers = 1;
+  params.n_kv_heads = kHeads;
+  params.head_dim_k = params.head_dim_v = params.n_rope_dims = kHeadDim;
+  params.rope_kind = VARVE_ROPE_NEOX;
+  varve_cells* cells = nullptr;
+  const varve_status created = varve_cells_create(config, &params, &cells);
+  varve_config_destroy(config);
+  if (created != VARVE_OK) return state.SkipWithError(varve_last_error());
+  constexpr int32_t kRowFloats = kHeads * kHeadDim;
+  std::vector<float> rows(static_cast<size_t>(512 * kRowFloats));
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  for (float& x : rows) x = normal(random);
+  int32_t next = 0;
+  std::vector<int64_t> index;
+  std::vector<int32_t> positions;
+  const auto write = [&](int32_t n) {
+    index.resize(static_cast<size_t>(n));
+    positions.resize(static_cast<size_t>(n));
+    std::iota(index.begin(), index.end(), next);
+    std::iota(positions.begin(), positions.end(), next);
+    const float* from = rows.data() + static_cast<ptrdiff_t>(next % (512 / n) * n) * kRowFloats;
+    next += n;
+    for (const varve_side side : {VARVE_KEY, VARVE_VALUE}) {
+      if (varve_cells_write(cells, side, index.data(), positions.data(), from, VARVE_F32,
+                            kRowFloats * sizeof(float), n, 1) != VARVE_OK)
+        state.SkipWithError(varve_last_error());
+    }
+  };
+  while (next < kBefore) write(512);
+  for (auto _ : state) write(chunk);
+  varve_cells_destroy(cells);
+  state.SetItemsProcessed(state.iterations() * chunk);
+}
+
 constexpr Scheme kRecent = {Codec::kRotated, 8};
 
 BENCHMARK_CAPTURE(Append, key_rotated_8, kRecent, Side::kKey);
@@ -102,6 +150,8 @@ BENCHMARK_CAPTURE(Demote, value_4_to_2, Scheme{Codec::kRotated, 4}, Scheme{Codec
                   Side::kValue);
 BENCHMARK_CAPTURE(Decode, key_rope_pair_3, Scheme{Codec::kRopePair, 3}, Side::kKey);
 BENCHMARK_CAPTURE(Decode, value_rotated_2, Scheme{Codec::kRotated, 2}, Side::kValue);
+BENCHMARK(WriteCells)->Arg(1)->Iterations(16384);
+BENCHMARK(WriteCells)->Arg(512)->Iterations(32);
 
 }  // namespace
 }  // namespace varve::bench
