@@ -5,6 +5,7 @@
 #include "cache/attend.h"
 
 #include <algorithm>
+#include <atomic>
 
 #include "base/parallel.h"
 #include "cache/attend_plan.h"
@@ -24,6 +25,9 @@ constexpr int kChunkBlocks = 32;
 // Below this many (query head, token) products with a channel each a second thread costs more than
 // it brings.
 constexpr double kMinThreadWork = 2e6;
+
+// The same for elements of queries on their way into integers.
+constexpr double kMinPrepareWork = 1e4;
 
 std::byte* Aligned(std::vector<std::byte>& scratch, size_t bytes) {
   if (scratch.size() < bytes + kLineBytes) scratch.resize(bytes + kLineBytes);
@@ -56,19 +60,26 @@ class TokenTasks {
 
   void Run() {
     const int n_views = static_cast<int>(plan_.views.size());
-    ParallelFor(n_threads_, whole_.n_kv_heads, [&](int kv_head, int thread) {
-      for (int view = 0; view < n_views; ++view) {
-        PrepareHead(plan_, whole_, view, kv_head, prepare_[static_cast<size_t>(thread)], queries_);
+    const double elements = static_cast<double>(n_views) * n_items_ * plan_.problem->head_dim_k;
+    ParallelFor(elements < kMinPrepareWork ? 1 : n_threads_, whole_.n_kv_heads,
+                [&](int kv_head, int thread) {
+                  for (int view = 0; view < n_views; ++view) {
+                    PrepareHead(plan_, whole_, view, kv_head, prepare_[static_cast<size_t>(thread)],
+                                queries_);
+                  }
+                });
+    std::vector<std::atomic<int>> next(static_cast<size_t>(n_workers_));
+    ParallelFor(n_threads_, n_workers_, [&](int, int thread) {
+      // A thread begins with the chunks it had in the step before, which its cache may hold still,
+      // and goes on with what others have not come to.
+      for (int i = 0; i < n_workers_; ++i) {
+        const int share = (thread + i) % n_workers_;
+        const int first = share * n_chunks_ / n_workers_;
+        const int n = (share + 1) * n_chunks_ / n_workers_ - first;
+        auto& taken = next[static_cast<size_t>(share)];
+        for (int k; (k = taken.fetch_add(1, std::memory_order_relaxed)) < n;)
+          RunChunk(first + k, thread);
       }
-    });
-    ParallelFor(n_threads_, n_chunks_, [&](int chunk, int thread) {
-      TaskRange range = whole_;
-      range.first_block = chunk * whole_.end_block / n_chunks_;
-      range.end_block = (chunk + 1) * whole_.end_block / n_chunks_;
-      range.exact_rows = chunk == 0;
-      const PartialResult& result = results_[static_cast<size_t>(chunk)];
-      result.Clear();
-      RunTask(plan_, range, queries_, scratch_[static_cast<size_t>(thread)], result);
     });
     for (size_t chunk = 1; chunk < results_.size(); ++chunk)
       MergePartial(results_[chunk], results_[0]);
@@ -79,6 +90,16 @@ class TokenTasks {
   }
 
  private:
+  void RunChunk(int chunk, int thread) {
+    TaskRange range = whole_;
+    range.first_block = chunk * whole_.end_block / n_chunks_;
+    range.end_block = (chunk + 1) * whole_.end_block / n_chunks_;
+    range.exact_rows = chunk == 0;
+    const PartialResult& result = results_[static_cast<size_t>(chunk)];
+    result.Clear();
+    RunTask(plan_, range, queries_, scratch_[static_cast<size_t>(thread)], result);
+  }
+
   const AttendPlan& plan_;
   int n_threads_;
   int n_queries_ = 0;

@@ -65,6 +65,9 @@ struct AttendProblem {
   float* out = nullptr;           ///< [n_rows][n_heads][head_dim_v] by the strides
   ptrdiff_t out_row_stride = 0;
   ptrdiff_t out_head_stride = 0;
+  /// Values of a block are passed over while all that are hold at most this share of a query's
+  /// weights: an output moves by at most this times the largest value. 0: none are.
+  float value_skip_share = 0;
   std::span<const AttendBlock> blocks;
   std::span<const ExactRow> exact_rows;
   std::span<const PendingRotation> rotations;  ///< at least one; entry 0 is usually "none"

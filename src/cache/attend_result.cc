@@ -32,6 +32,7 @@ void PartialResult::Take(const AttendPlan& plan, int items, Bump& memory) {
   plain_channels = plan.plain_values ? plan.problem->head_dim_v : 0;
   exponent = memory.Take<int32_t>(Size(items));
   sum = memory.Take<float>(Size(items));
+  skipped = memory.Take<float>(Size(items));
   rotated = memory.Take<float>(Size(items, value_channels));
   plain = memory.Take<float>(Size(items, plain_channels));
 }
@@ -39,6 +40,7 @@ void PartialResult::Take(const AttendPlan& plan, int items, Bump& memory) {
 void PartialResult::Clear() const {
   std::fill_n(exponent, n_items, kNoExponent);
   std::fill_n(sum, n_items, 0.0f);
+  std::fill_n(skipped, n_items, 0.0f);
   std::fill_n(rotated, Size(n_items, value_channels), 0.0f);
   std::fill_n(plain, Size(n_items, plain_channels), 0.0f);
 }
@@ -80,6 +82,7 @@ float PartialResult::AddOne(int item, const BlockWeights& weights) const {
     const int drop = base - e;
     shrink = drop < kMinOctaves ? 0.0f : PowerOfTwo(drop);
     sum[item] *= shrink;
+    skipped[item] *= shrink;
     Scale(rotated + Size(item, value_channels), value_channels, shrink);
     Scale(plain + Size(item, plain_channels), plain_channels, shrink);
     base = e;
@@ -89,6 +92,16 @@ float PartialResult::AddOne(int item, const BlockWeights& weights) const {
   sum[item] += weights.sum[item] * factor;
   weights.factors[item] = factor * weights.unit[item];
   return shrink;
+}
+
+void PartialResult::PassOver(float share, const BlockWeights& weights) const {
+  for (int item = 0; item < n_items; ++item) {
+    if (weights.factors[item] == 0) continue;
+    const float added = weights.sum[item] * PowerOfTwo(weights.exponent[item] - exponent[item]);
+    if (skipped[item] + added > share * sum[item]) continue;
+    skipped[item] += added;
+    weights.factors[item] = 0.0f;
+  }
 }
 
 void MergePartial(const PartialResult& from, const PartialResult& to) {

@@ -23,6 +23,7 @@ struct PartialResult {
   int plain_channels = 0;
   int32_t* exponent = nullptr;  ///< [n_items]; kNoExponent: nothing seen yet
   float* sum = nullptr;         ///< [n_items] of the weights; NaN once a NaN took part
+  float* skipped = nullptr;     ///< [n_items] of the weights whose values were passed over
   float* rotated = nullptr;     ///< [n_items][value_channels]
   float* plain = nullptr;       ///< [n_items][plain_channels]
 
@@ -36,6 +37,10 @@ struct PartialResult {
   /// Adds the weights of one item and sets its factor. Returns what the result was multiplied by to
   /// make room, 1 mostly.
   float AddOne(int item, const BlockWeights& weights) const;
+
+  /// Takes back the factors of a block just added, where it and all that were passed over before
+  /// hold at most `share` of the weights so far. Those only grow, so they do at the end as well.
+  void PassOver(float share, const BlockWeights& weights) const;
 };
 
 /// Adds partial result `from` to `to`.

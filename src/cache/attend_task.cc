@@ -273,6 +273,7 @@ class Task {
       const BlockWeights weights = {scratch_.exponents + first, scratch_.sums + first,
                                     scratch_.units + first, scratch_.factors + first};
       if (!result_.Add(weights)) AddUnusual(tile_index, weights);
+      if (problem_.value_skip_share > 0) result_.PassOver(problem_.value_skip_share, weights);
     }
   }
 

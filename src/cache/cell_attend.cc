@@ -154,6 +154,7 @@ Status CellCache::Attend(const CellAttendArgs& args, int n_threads) {
   problem.out = args.out;
   problem.out_row_stride = args.out_row_stride;
   problem.out_head_stride = args.out_head_stride;
+  problem.value_skip_share = value_skip_share_;
   problem.blocks = blocks;
   problem.exact_rows = exact_rows;
   problem.rotations = rotations_.rotations();

@@ -98,8 +98,10 @@ Result<std::unique_ptr<CellCache>> CellCache::Create(const Settings& settings,
     if (!values.ok()) return values.status();
     value_ladder = std::move(values).value();
   }
-  return std::unique_ptr<CellCache>(new CellCache(
+  auto cache = std::unique_ptr<CellCache>(new CellCache(
       shape, std::move(keys).value(), std::move(value_ladder), settings.sink_tokens, map));
+  cache->value_skip_share_ = static_cast<float>(settings.value_skip_share);
+  return cache;
 }
 
 Status CellCache::SetRope(RopePairing pairing, int32_t n_rope_dims) {

@@ -335,6 +335,7 @@ class CellCache {
   double append_seconds_ = 0.0;
   double retier_seconds_ = 0.0;
   double attend_seconds_ = 0.0;
+  float value_skip_share_ = 0.0f;
 };
 
 /// Bytes that CellCache::Stats().packed_bytes has once n_tokens (at most n_cells * n_streams) were

@@ -84,6 +84,7 @@ struct Settings {
   std::optional<int> rope_dims;  ///< unset: all channels of a key head
   int sink_tokens = 4;
   double key_error_limit = 0.6;
+  double value_skip_share = 0;
   bool exact_tail = true;
   ValueAxis value_axis = ValueAxis::kToken;
   bool reject_non_finite = true;

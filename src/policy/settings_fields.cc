@@ -51,6 +51,10 @@ constexpr Field kFields[] = {
      "most "
      "this rms error of a logit; 0: always",
      "the keys of such a layer stay at the width of the tier before"},
+    {"value_skip_share", &S::value_skip_share, "uniform,age_tiered", 0, 0.5,
+     "per_token codecs behind a host: values of a block are passed over while all that are hold at "
+     "most this share of a query's weights; 0: none",
+     "an output moves by at most this times the largest value"},
     {"age_group_size", &S::age_group_size, "age_tiered", 1, kMaxGroup,
      "tokens that share one min/max and one tier (group_affine)",
      "32/age_group_size bits an element for min and max; the tail of up to age_group_size-1 tokens "

@@ -79,6 +79,25 @@ class TestProblem {
     return norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
   }
 
+  /// Largest L2 norm of a head's value among the blocks.
+  double LargestValue() const {
+    const auto dim = static_cast<size_t>(shape_.head_dim_v);
+    std::vector<float> row(static_cast<size_t>(shape_.n_kv_heads) * dim);
+    double largest = 0;
+    for (const AttendBlock& block : blocks_) {
+      for (int t = 0; t < kBlockTokens; ++t) {
+        DecodeRow(block.v_coding, shape_.n_kv_heads, block.v, t, row.data());
+        for (size_t first = 0; first < row.size(); first += dim) {
+          double energy = 0;
+          for (size_t i = first; i < first + dim; ++i)
+            energy += static_cast<double>(row[i]) * static_cast<double>(row[i]);
+          largest = std::max(largest, energy);
+        }
+      }
+    }
+    return std::sqrt(largest);
+  }
+
   /// Fills what no token of the problem may read: dead slots of blocks get NaN gains and 0xff
   /// codes.
   void PoisonDeadCells() {

@@ -238,6 +238,33 @@ TEST(Attend, ARowWithNothingToAttendToGivesZeros) {
   for (const float x : test.Run(2)) EXPECT_EQ(x, 0.0f);
 }
 
+TEST(Attend, ValuesPassedOverMoveAnOutputByTheirShareAtMost) {
+  for (const int n_rows : {1, 5, 40}) {
+    for (const float share : {0.001f, 0.03f, 0.3f}) {
+      TestShape shape;
+      shape.n_rows = n_rows;
+      shape.n_exact = 3;
+      shape.tiers = Ladder(20, 10, 4);
+      TestProblem test(shape);
+      // Three times the logits: few tokens hold most of the weight.
+      test.problem().scale *= 3;
+      const std::vector<float> all = test.Run(1);
+      test.problem().value_skip_share = share;
+      const std::vector<float> some = test.Run(1);
+      EXPECT_NE(some, all) << "share " << share << ": nothing was passed over";
+      for (const int n_threads : {2, 3}) EXPECT_EQ(test.Run(n_threads), some);
+      const double bound = static_cast<double>(share) * test.LargestValue();
+      const auto dim = static_cast<size_t>(shape.head_dim_v);
+      for (size_t first = 0; first < all.size(); first += dim) {
+        double moved = 0;
+        for (size_t i = first; i < first + dim; ++i)
+          moved += std::pow(static_cast<double>(all[i]) - static_cast<double>(some[i]), 2);
+        EXPECT_LE(std::sqrt(moved), bound) << "share " << share << " rows " << n_rows;
+      }
+    }
+  }
+}
+
 TEST(Attend, LargeLogitsOfEitherSign) {
   for (const float size : {1e-3f, 30.0f, 1e4f}) {
     TestShape shape;
