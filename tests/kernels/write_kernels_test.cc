@@ -263,6 +263,7 @@ TEST_P(Kernels, CodingATileToTheBit) {
     TileCodeArgs want = args;
     GuardedBuffer<uint8_t> got_lines(channels * kTokens);
     GuardedBuffer<uint8_t> want_lines(channels * kTokens);
+    for (uint8_t& code : got_lines) code = Byte();
     for (int r = 0; r < args.n_runs; ++r) {
       const auto first = static_cast<size_t>(args.run[r].first_channel) * kTokens;
       args.lines[r] = got_lines.data() + first;
@@ -355,6 +356,7 @@ TEST_P(Kernels, RecodingToTheBit) {
       RecodeArgs want = args;
       GuardedBuffer<uint8_t> got_codes(padded * kTokens);
       GuardedBuffer<uint8_t> want_codes(padded * kTokens);
+      for (uint8_t& code : got_codes) code = Byte();
       args.codes = got_codes.data();
       want.codes = want_codes.data();
       set().recode(args);

@@ -78,17 +78,20 @@ struct Walk {
     return kSide == Side::kKey ? bytes ^ static_cast<int32_t>(0x80808080u) : TransposeFours(bytes);
   }
 
-  /// Calls visit(byte offset, mask of real bytes or -1) for the registers of a row of n channels.
+  /// Calls visit(byte offset, mask of real bytes) for the registers of a row of n channels and of
+  /// the padding of its last product line.
   template <typename Visit>
   VARVE_INLINE static void Each(int n, const Visit& visit) {
     int i = 0;
     for (; i + kChannels <= n; i += kChannels) visit(Offset(i), I32{} - 1);
-    if (i == n) return;
-    alignas(64) uint8_t real[4 * kWidth] = {};
-    for (int b = 0; b < 4 * kWidth; ++b)
-      real[b] = (kSide == Side::kKey ? b % 4 : b / 4) < n - i ? 255 : 0;
-    const I32 mask = LoadDwords(real);
-    visit(Offset(i), kSide == Side::kKey ? mask : TransposeFours(mask));
+    const int whole = kSide == Side::kKey ? 4 : 16;
+    for (; i < (n + whole - 1) / whole * whole; i += kChannels) {
+      alignas(64) uint8_t real[4 * kWidth] = {};
+      for (int b = 0; b < 4 * kWidth; ++b)
+        real[b] = (kSide == Side::kKey ? b % 4 : b / 4) < n - i ? 255 : 0;
+      const I32 mask = LoadDwords(real);
+      visit(Offset(i), kSide == Side::kKey ? mask : TransposeFours(mask));
+    }
   }
 };
 
