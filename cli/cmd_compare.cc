@@ -138,10 +138,11 @@ std::string CostTable(const Json& result) {
 void Print(const Json& result) {
   const Json& first = result.at("methods").front();
   std::string out = fmt::format(
-      "{}, {}\n{} chunks of {} tokens in steps of {}; {} predictions scored, from position {} "
+      "{}, {}\n{} chunk{} of {} tokens in steps of {}; {} predictions scored, from position {} "
       "on\n\n",
       result.at("model").at("description").get<std::string>(), result.at("text").get<std::string>(),
-      result.at("n_chunks").get<int>(), result.at("n_ctx").get<int>(), result.at("step").get<int>(),
+      result.at("n_chunks").get<int>(), result.at("n_chunks") == 1 ? "" : "s",
+      result.at("n_ctx").get<int>(), result.at("step").get<int>(),
       first.at("n_scored").get<size_t>(), result.at("score_from").get<int>());
   out += QualityTable(result) + "\n" + CostTable(result);
   out +=

@@ -31,6 +31,7 @@ struct Options {
   std::vector<std::string> sets;
   int batch = 512;
   bool measure = false;
+  std::string text;
   bool json = false;
 };
 
@@ -73,6 +74,7 @@ Json ShapeJson(const ModelShape& shape) {
 /// Where the keys of each cache end; nothing for those that every layer ends alike in.
 std::vector<KeyBits> MeasureAll(const Options& options, const ModelShape& shape,
                                 const std::vector<CacheSpec>& caches) {
+  const std::string text = options.text.empty() ? "" : ReadText("--text", options.text);
   std::vector<KeyBits> key_bits(caches.size());
   ModelPtr model;
   Progress progress("estimate");
@@ -82,7 +84,7 @@ std::vector<KeyBits> MeasureAll(const Options& options, const ModelShape& shape,
     Plugin& plugin = Plugin::Get(options.model.plugin);
     if (!model) model = LoadModel(options.model.model, plugin.device());
     key_bits[c] =
-        MeasureKeyBits(model.get(), caches[c], plugin, options.model.threads, [&](int done) {
+        MeasureKeyBits(model.get(), caches[c], plugin, text, options.model.threads, [&](int done) {
           CheckInterrupt();
           progress.Update(static_cast<double>(c) + done / static_cast<double>(kKeyBitsTokens),
                           static_cast<double>(caches.size()), caches[c].label);
@@ -106,6 +108,7 @@ std::string WiderKeys(const KeyBits& key_bits) {
 
 void Run(const Options& options) {
   CatchInterrupt();
+  const bool measure = options.measure || !options.text.empty();
   const int n_ctx = options.ctx == "0" ? 0 : ParseTokens("--ctx", options.ctx);
   const std::vector<CacheSpec> caches =
       options.methods.empty() ? UsualCaches() : ParseCaches(options.methods, options.sets);
@@ -127,11 +130,11 @@ void Run(const Options& options) {
   json["f16_bytes"] = f16_bytes;
   json["methods"] = Json::array();
   const std::vector<KeyBits> key_bits =
-      options.measure ? MeasureAll(options, shape, caches) : std::vector<KeyBits>(caches.size());
+      measure ? MeasureAll(options, shape, caches) : std::vector<KeyBits>(caches.size());
   std::vector<CacheEstimate> estimates;
   for (size_t c = 0; c < caches.size(); ++c) {
     estimates.push_back(
-        EstimateCache(caches[c], shape, n_tokens, options.measure ? &key_bits[c] : nullptr));
+        EstimateCache(caches[c], shape, n_tokens, measure ? &key_bits[c] : nullptr));
   }
   const bool ranges = std::any_of(estimates.begin(), estimates.end(),
                                   [](const CacheEstimate& e) { return e.bytes != e.most_bytes; });
@@ -204,6 +207,10 @@ void AddEstimate(CLI::App& app) {
       ->check(InRange(1, 1 << 20));
   command->add_flag("--measure", options->measure,
                     "run a short text to see which layers' keys key_error_limit holds back");
+  command
+      ->add_option("--text", options->text,
+                   "--measure on the start of this text, since it can make a difference")
+      ->type_name("FILE");
   command->add_flag("--json", options->json, "JSON (schema docs/cli/schema/estimate.json)");
   command->callback([options] { Run(*options); });
 }

@@ -111,14 +111,15 @@ void MeasureKeys(const Options& options, const ModelShape& shape, uint64_t ram,
                  std::vector<Row>& rows) {
   const bool stock_fits = std::any_of(rows.begin(), rows.end(),
                                       [](const Row& row) { return row.cache.stock && row.fits; });
+  const std::string text = options.text.empty() ? "" : ReadText("--text", options.text);
   if (stock_fits || OtherBytes(shape) > ram || FindPlugin(options.model.plugin).empty()) return;
   Plugin& plugin = Plugin::Get(options.model.plugin);
   const ModelPtr model = LoadModel(options.model.model, plugin.device());
   Progress progress("recommend");
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].cache.stock) continue;
-    rows[i].key_bits =
-        MeasureKeyBits(model.get(), rows[i].cache, plugin, options.model.threads, [&](int done) {
+    rows[i].key_bits = MeasureKeyBits(
+        model.get(), rows[i].cache, plugin, text, options.model.threads, [&](int done) {
           CheckInterrupt();
           progress.Update(static_cast<double>(i) + done / static_cast<double>(kKeyBitsTokens),
                           static_cast<double>(rows.size()), rows[i].candidate.name);

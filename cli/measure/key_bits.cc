@@ -32,10 +32,10 @@ constexpr const char* kPassage =
     "a "
     "drill, a sledge and a thermos of coffee, because no calculation can replace the mud itself.\n";
 
-/// The first kKeyBitsTokens tokens of the passage, said again if need be.
-std::vector<llama_token> PassageTokens(const llama_model* model) {
-  std::vector<llama_token> tokens = Tokenize(model, kPassage, true);
-  const std::vector<llama_token> again = Tokenize(model, kPassage, false);
+/// The first kKeyBitsTokens tokens of the text, said again if need be.
+std::vector<llama_token> FirstTokens(const llama_model* model, const std::string& text) {
+  std::vector<llama_token> tokens = Tokenize(model, text, true);
+  const std::vector<llama_token> again = Tokenize(model, text, false);
   while (tokens.size() < kKeyBitsTokens) tokens.insert(tokens.end(), again.begin(), again.end());
   tokens.resize(kKeyBitsTokens);
   return tokens;
@@ -59,9 +59,10 @@ KeyBits KeyBitsOf(const std::vector<LayerFigures>& layers) {
   return bits;
 }
 
-KeyBits MeasureKeyBits(llama_model* model, const CacheSpec& cache, Plugin& plugin, int n_threads,
+KeyBits MeasureKeyBits(llama_model* model, const CacheSpec& cache, Plugin& plugin,
+                       const std::string& text, int n_threads,
                        const std::function<void(int)>& on_step) {
-  const std::vector<llama_token> tokens = PassageTokens(model);
+  const std::vector<llama_token> tokens = FirstTokens(model, text.empty() ? kPassage : text);
   ContextOptions options;
   options.n_ctx = kKeyBitsTokens;
   options.n_batch = kBatch;

@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <map>
+#include <string>
 #include <vector>
 
 #include "llm/cache_context.h"
@@ -25,9 +26,10 @@ KeyBits KeyBitsOf(const std::vector<LayerFigures>& layers);
 /// tables.
 inline constexpr int kKeyBitsTokens = 256;
 
-/// Runs a passage of English, with an age_recent_boundary of at most 128. `on_step` gets the tokens
-/// done and may throw to stop.
-KeyBits MeasureKeyBits(llama_model* model, const CacheSpec& cache, Plugin& plugin, int n_threads,
+/// Runs the start of a text ("": a passage of English), with an age_recent_boundary of at most 128.
+/// `on_step` gets the tokens done and may throw to stop.
+KeyBits MeasureKeyBits(llama_model* model, const CacheSpec& cache, Plugin& plugin,
+                       const std::string& text, int n_threads,
                        const std::function<void(int)>& on_step);
 
 }  // namespace varve::cli

@@ -312,11 +312,12 @@ std::string MakeHtmlReport(const Json& result) {
       "</head>\n<body>\n<h1>KV caches of {}</h1>\n",
       EscapeHtml(model), kStyleSheet, EscapeHtml(model));
   html += fmt::format(
-      "<p>{}. Text {}: {} chunks of {} tokens, decoded {} at a time beside an f16 cache; {} "
+      "<p>{}. Text {}: {} chunk{} of {} tokens, decoded {} at a time beside an f16 cache; {} "
       "predictions "
       "scored, from position {} on. varve {}.</p>\n",
       EscapeHtml(result.at("model").at("description")), EscapeHtml(text),
-      result.at("n_chunks").get<int>(), result.at("n_ctx").get<int>(), result.at("step").get<int>(),
+      result.at("n_chunks").get<int>(), result.at("n_chunks") == 1 ? "" : "s",
+      result.at("n_ctx").get<int>(), result.at("step").get<int>(),
       result.at("methods").front().at("n_scored").get<int>(), result.at("score_from").get<int>(),
       result.at("varve_version").get<std::string>());
   html += Finding(result);

@@ -66,7 +66,7 @@ class Axis {
       }
     } else {
       const double step = LinearStep();
-      const double first = std::ceil(low_ / step - 1e-9) * step;
+      const double first = std::ceil(low_ / step - 1e-9) * step + 0.0;  // never "-0"
       for (double tick = first; tick < high_ + step * 1e-6; tick += step) ticks.push_back(tick);
     }
     return ticks;

@@ -68,6 +68,7 @@ complete -c varve -n '__fish_seen_subcommand_from estimate' -l tokens -x -d 'tok
 complete -c varve -n '__fish_seen_subcommand_from estimate' -l set -x -d 'a setting of the method; may be given several times'
 complete -c varve -n '__fish_seen_subcommand_from estimate' -l batch -x -d 'physical batch; a sliding window\'s cache grows with it'
 complete -c varve -n '__fish_seen_subcommand_from estimate' -l measure -d 'run a short text to see which layers\' keys key_error_limit holds back'
+complete -c varve -n '__fish_seen_subcommand_from estimate' -l text -rF -d '--measure on the start of this text, since it can make a difference'
 complete -c varve -n '__fish_seen_subcommand_from estimate' -l json -d 'JSON (schema docs/cli/schema/estimate.json)'
 complete -c varve -n __fish_use_subcommand -a recommend -d 'the best cache that fits a memory and a context'
 complete -c varve -n '__fish_seen_subcommand_from recommend' -s h -l help -d 'show help'
