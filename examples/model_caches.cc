@@ -1,6 +1,8 @@
 // One cache a layer of a model: four bits throughout, but the first and the last layer in eight, as
-// some models want. Rolls back three tokens, as speculative decoding does when drafts are refused.
+// some models want. Rolls back three tokens, as speculative decoding does when drafts are refused,
+// and saves all layers into one file.
 #include <cstdio>
+#include <string>
 #include <vector>
 
 #include "varve/varve.hpp"
@@ -35,6 +37,15 @@ int main() {
     if (!removed.ok() || *removed != 3 || cache.size() != 1005) return 1;
     held += cache.stored_bytes();
   }
+
+  // The conversation goes to disk and comes back, packed as it is. A program that starts anew makes
+  // caches with the same settings and loads into them.
+  const std::string path = "model_caches.varve";
+  auto status = varve::save_session(*caches, path, "my-model-135m");
+  if (status.ok()) status = varve::load_session(*caches, path, "my-model-135m");
+  std::remove(path.c_str());
+  if (!status.ok()) return std::puts(status.text().c_str()), 1;
+
   std::printf("%zu layers, %lld tokens each, %.1f MiB held\n", caches->size(),
               static_cast<long long>(caches->front().size()),
               static_cast<double>(held) / (1 << 20));

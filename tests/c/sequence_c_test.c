@@ -98,6 +98,23 @@ static void use_a_cache(const float* data) {
   EXPECT(varve_cache_get_stats(copy, &stats) == VARVE_OK);
   EXPECT(stats.n_tokens == kTokens);
 
+  static char session[1 << 17];
+  size_t session_bytes = 0;
+  EXPECT(varve_cache_snapshot(&copy, 1, "model", session, sizeof session, &session_bytes) ==
+         VARVE_OK);
+  EXPECT(varve_cache_restore(&cache, 1, "model", session, session_bytes) == VARVE_OK);
+  EXPECT_ERROR(varve_cache_restore(&cache, 1, "other", session, session_bytes),
+               VARVE_ERROR_INCOMPATIBLE, "model is \"model\" in the session, \"other\" here");
+  varve_cache* pair[2];
+  pair[0] = cache;
+  pair[1] = copy;
+  varve_cache* merged = NULL;
+  EXPECT(varve_cache_merge(pair, 2, &merged) == VARVE_OK);
+  EXPECT(varve_cache_get_stats(merged, &stats) == VARVE_OK);
+  EXPECT(stats.n_tokens == kTokens && stats.batch == 2);
+  varve_cache_destroy(merged);
+  EXPECT(varve_cache_clear(cache) == VARVE_OK);
+
   float bad[kHeads * kHeadDim] = {0};
   bad[3] = NAN;
   varve_tensor not_finite = tensor_of(bad, 1);

@@ -1,58 +1,9 @@
 // The Nth allocation fails, for every N: whatever the call was, the cache is then as it was before.
-#include <cstdlib>
-#include <new>
-
+#include "fault/failing_new.h"
 #include "property/sequence_fixture.h"
-
-namespace {
-
-// Allocations left until one fails; negative: none does.
-thread_local int64_t allocations_left = -1;
-
-void* AllocateOrFail(std::size_t bytes, std::size_t alignment) {
-  if (allocations_left >= 0 && allocations_left-- == 0) throw std::bad_alloc();
-  void* data = alignment > 0
-                   ? std::aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment)
-                   : std::malloc(bytes > 0 ? bytes : 1);
-  if (data == nullptr) throw std::bad_alloc();
-  return data;
-}
-
-}  // namespace
-
-void* operator new(std::size_t bytes) { return AllocateOrFail(bytes, 0); }
-void* operator new[](std::size_t bytes) { return AllocateOrFail(bytes, 0); }
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  return AllocateOrFail(bytes, static_cast<std::size_t>(alignment));
-}
-void* operator new[](std::size_t bytes, std::align_val_t alignment) {
-  return AllocateOrFail(bytes, static_cast<std::size_t>(alignment));
-}
-void operator delete(void* data) noexcept { std::free(data); }
-void operator delete[](void* data) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::size_t) noexcept { std::free(data); }
-void operator delete(void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::align_val_t) noexcept { std::free(data); }
-void operator delete(void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
-void operator delete[](void* data, std::size_t, std::align_val_t) noexcept { std::free(data); }
 
 namespace varve {
 namespace {
-
-// Runs body() with the nth allocation failing; false if it threw.
-template <typename Body>
-bool Survives(int64_t nth, Body&& body) {
-  allocations_left = nth;
-  bool survived = true;
-  try {
-    body();
-  } catch (const std::bad_alloc&) {
-    survived = false;
-  }
-  allocations_left = -1;
-  return survived;
-}
 
 TEST(SequenceAllocation, AFailedCallChangesNothing) {
   std::mt19937_64 random(TestSeed());
