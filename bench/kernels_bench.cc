@@ -153,9 +153,9 @@ struct Options {
 void Run(const Options& options) {
   std::FILE* json = options.json.empty() ? nullptr : std::fopen(options.json.c_str(), "w");
   if (json != nullptr) std::fprintf(json, "[\n");
+  const double read = ReadBandwidth(size_t{24} << 20) / 1e9;
   std::printf("isa %s, %d thread(s), %d row(s), tiers %s; L3 read %.1f GB/s a core\n",
-              IsaName(ActiveIsa()), options.n_threads, options.n_rows, options.tiers.c_str(),
-              ReadBandwidth(size_t{24} << 20) / 1e9);
+              IsaName(ActiveIsa()), options.n_threads, options.n_rows, options.tiers.c_str(), read);
   std::printf("%-12s %7s %9s %8s %7s | %9s %9s %9s | %6s %6s %6s\n", "heads,kv,dim", "tokens",
               "varve ms", "ns/tok*kv", "GB/s", "f16 ms", "q8_0 ms", "q4_0 ms", "f16/x", "q8/x",
               "q4/x");
@@ -198,11 +198,11 @@ void Run(const Options& options) {
                      "rows\":%d,\"n_threads\":%d,"
                      "\"isa\":\"%s\",\"tiers\":\"%s\",\"varve_ms\":%.5f,\"f16_ms\":%.5f,\"q8_0_"
                      "ms\":%.5f,\"q4_0_ms\":%.5f,"
-                     "\"packed_bytes\":%zu}",
+                     "\"packed_bytes\":%zu,\"l3_read_gb_per_s\":%.2f}",
                      first ? "" : ",\n", shape.n_heads, shape.n_kv_heads, shape.head_dim, n,
                      options.n_rows, options.n_threads, IsaName(ActiveIsa()), options.tiers.c_str(),
                      varve * 1e3, stock[0] * 1e3, stock[1] * 1e3, stock[2] * 1e3,
-                     cache.packed_bytes());
+                     cache.packed_bytes(), read);
       }
       first = false;
     }

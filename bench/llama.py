@@ -8,6 +8,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts
 import llama_tools
 from llama_tools import F16, Q4_0, Q8_0, VARVE
 
+VARVE_AVX2 = llama_tools.Cache(plugin=True, isa="avx2", label="varve, AVX2")
 CACHES = [F16, Q8_0, Q4_0, VARVE]
 # A quantised stock cache prefills so slowly that its deep points would take most of the run's time.
 SLOW_CACHE_DEPTH = 4096
@@ -30,7 +31,7 @@ def speeds(model_name, depths, threads, n_gen=16, repetitions=2, progress=print)
     """Rows {model, cache, test, depth, threads, tokens_per_second}: decode at each depth, prefill of 512 and 1,024."""
     rows = []
     model = llama_tools.MODELS[model_name]
-    for cache in CACHES:
+    for cache in [*CACHES, VARVE_AVX2]:
         own_depths = [d for d in depths if cache in (F16, VARVE) or d <= SLOW_CACHE_DEPTH]
         tests = [
             ["-p", 0, "-n", n_gen, "-d", ",".join(map(str, own_depths))],

@@ -10,6 +10,7 @@ depend on what else the machine does, and the load average is kept with them.
 
 import argparse
 import json
+import os
 import pathlib
 import re
 import shutil
@@ -48,29 +49,34 @@ def markdown(header, rows):
     return "\n".join(lines + ["| " + " | ".join(map(str, row)) + " |" for row in rows])
 
 
-def kernel_rows(threads, tokens, n_rows=1, shapes=SHAPES, tiers="default"):
+def kernel_rows(threads, tokens, n_rows=1, shapes=SHAPES, tiers="default", isa=None):
+    """isa caps the kernels; None takes the best there is."""
     path = OUT / "kernels.json"
     args = [program("kernels_bench"), "--threads", threads, "--rows", n_rows, "--tiers", tiers, "--json", path]
     for shape in shapes:
         args += ["--shape", shape]
     for n in tokens:
         args += ["--tokens", n]
-    progress(f"kernels_bench: {n_rows} row(s), {threads} thread(s), {', '.join(map(str, tokens))} tokens")
-    subprocess.run(list(map(str, args)), check=True, stdout=sys.stderr)
+    progress(f"kernels_bench: {n_rows} row(s), {threads} thread(s), {', '.join(map(str, tokens))} tokens, {isa or 'best'} kernels")
+    env = os.environ | ({"VARVE_ISA": isa} if isa else {})
+    subprocess.run(list(map(str, args)), check=True, stdout=sys.stderr, env=env)
     return json.loads(path.read_text())
 
 
 def bench_kernels(full):
     tokens = [1024, 4096, 16384, 65536] if full else [1024, 4096, 16384]
     rows = kernel_rows(1, tokens)
-    rows += kernel_rows(2, [4096])
+    rows += kernel_rows(2, tokens if full else [4096])
     rows += kernel_rows(1, [4096], shapes=["8,8,128", "32,8,128"], tiers="k8v8")
+    rows += kernel_rows(1, [4096], isa="avx2")
     return rows
 
 
 def bench_prefill(full):
     del full
-    return kernel_rows(1, [4096], n_rows=64, shapes=["8,8,128", "9,3,64", "4,1,256"])
+    shapes = ["8,8,128", "9,3,64", "4,1,256"]
+    rows = kernel_rows(1, [4096], n_rows=64, shapes=shapes)
+    return rows + kernel_rows(1, [4096], n_rows=64, shapes=shapes, isa="avx2")
 
 
 def kernel_table(rows):
@@ -80,11 +86,14 @@ def kernel_table(rows):
         ns = r["varve_ms"] * 1e6 / r["n_tokens"] / r["n_kv_heads"] / r["n_rows"]
         shape = f"{r['n_heads']},{r['n_kv_heads']},{r['head_dim']}"
         out.append(
-            [shape, f"{r['n_tokens']:,}", r["tiers"], r["n_threads"], f"{r['varve_ms']:.3f}", f"{ns:.1f}", f"{gb_per_s:.1f}"]
+            [shape, f"{r['n_tokens']:,}", r["tiers"], r["isa"], r["n_threads"], f"{r['varve_ms']:.3f}", f"{ns:.1f}"]
+            # Many rows share one pass over the bytes, so bytes a second say nothing there.
+            + ([f"{gb_per_s:.1f}", f"{gb_per_s / r['n_threads'] / r['l3_read_gb_per_s']:.2f}"] if r["n_rows"] == 1 else ["", ""])
             + [f"{r[s + '_ms']:.2f}" for s in STOCK]
             + [f"{r[s + '_ms'] / r['varve_ms']:.1f}" for s in STOCK]
         )
-    header = ["heads, KV heads, head_dim", "tokens", "tiers", "threads", "varve ms", "ns a token and KV head", "GB/s"]
+    header = ["heads, KV heads, head_dim", "tokens", "tiers", "kernels", "threads", "varve ms", "ns a token and KV head"]
+    header += ["GB/s", "of a core's L3 read"]
     return markdown(header + [f"{s} ms" for s in STOCK] + [f"{s} / varve" for s in STOCK], out)
 
 
@@ -93,7 +102,7 @@ def step_chart(rows, shape="8,8,128"):
     mine = [
         r for r in rows
         if (r["n_heads"], r["n_kv_heads"], r["head_dim"]) == (n_heads, n_kv_heads, head_dim)
-        and r["n_threads"] == 1 and r["tiers"] == "default"
+        and r["n_threads"] == 1 and r["tiers"] == "default" and r["isa"] == rows[0]["isa"]
     ]  # fmt: skip
     series = {"varve": [(r["n_tokens"], r["varve_ms"]) for r in mine]}
     for stock in STOCK:

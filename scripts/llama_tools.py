@@ -40,6 +40,7 @@ class Cache:
     preset: str = ""
     settings: str = ""
     label: str = ""
+    isa: str = ""  # caps the plugin's kernels
 
     @property
     def name(self):
@@ -58,6 +59,8 @@ class Cache:
         env = {k: v for k, v in os.environ.items() if not k.startswith(("VARVE_", "GGML_", "LLAMA_ARG_"))}
         if "VARVE_ISA" in os.environ:
             env["VARVE_ISA"] = os.environ["VARVE_ISA"]
+        if self.isa:
+            env["VARVE_ISA"] = self.isa
         if self.plugin:
             env["GGML_BACKEND_PATH"] = str(PLUGIN)
             pairs = {"VARVE_METHOD": self.method, "VARVE_PRESET": self.preset, "VARVE_SET": self.settings}
