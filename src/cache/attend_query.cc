@@ -21,6 +21,10 @@ constexpr float kNarrowPeak = 127.0f;
 // 0.0014 nats. Tokens of twice the mean gain still keep an output within 0.3 %.
 constexpr float kNarrowError = 0.002f;
 
+// Narrow runs have sums of their own to bring to floats, which costs as much as this many quads
+// save.
+constexpr int kMinNarrowQuads = 6;
+
 /// R^T q for a pending rotation R: the key's missing turn, taken by the query instead.
 void TurnBack(const PendingRotation& rotation, float* q) {
   if (rotation.cos.empty() || rotation.pairing == RopePairing::kNone) return;
@@ -74,6 +78,10 @@ void SplitRuns(const KeyView& view, std::span<const float> run_peak, float allow
     if (energy * step * step / 12 > allowed_error * allowed_error) break;
     runs.n_wide_runs = last;
     runs.n_wide_quads -= run.n_quads;
+  }
+  if (runs.n_quads - runs.n_wide_quads < kMinNarrowQuads) {
+    runs.n_wide_runs = runs.n_runs;
+    runs.n_wide_quads = runs.n_quads;
   }
 }
 
