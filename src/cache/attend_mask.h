@@ -57,6 +57,17 @@ class MaskReader {
  private:
   static constexpr uint64_t kFourMasked = 0xfc00fc00fc00fc00u;
 
+  /// Whether the block's cells hold `four`, four at a time.
+  static bool AllAre(uint64_t four, const uint16_t* mask) {
+    uint64_t different = 0;
+    for (int i = 0; i < kBlockTokens; i += 4) {
+      uint64_t held;
+      std::memcpy(&held, mask + i, sizeof held);
+      different |= held ^ four;
+    }
+    return different == 0;
+  }
+
   const float* Row(uint32_t live, int first_cell, int plane, int row, float* bias) const {
     if (problem_.mask == nullptr) {
       if (live == ~0u) return nullptr;
@@ -66,16 +77,8 @@ class MaskReader {
     const uint16_t* mask = problem_.mask + plane * problem_.mask_head_stride +
                            row * problem_.mask_row_stride + first_cell;
     if (live == ~0u) {
-      uint64_t set = 0;
-      uint64_t unmasked = 0;
-      for (int i = 0; i < kBlockTokens; i += 4) {
-        uint64_t four;
-        std::memcpy(&four, mask + i, sizeof four);
-        set |= four;
-        unmasked |= four ^ kFourMasked;
-      }
-      if (set == 0) return nullptr;
-      if (unmasked == 0) return dead_;
+      if (AllAre(0, mask)) return nullptr;
+      if (AllAre(kFourMasked, mask)) return dead_;
     }
     bool any = false;
     for (int t = 0; t < kBlockTokens; ++t) {
