@@ -110,6 +110,9 @@ VARVE_INLINE F32 FusedAdd(F32 a, F32 b, F32 c) {
   return (F32)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 }
 
+/// max(|x|, top), top >= 0; any number where x is a NaN.
+VARVE_INLINE F32 MaxMagnitude(F32 x, F32 top) { return Max((F32)((I32)x & 0x7fffffff), top); }
+
 /// Sixteen lanes added by halves.
 VARVE_INLINE float FoldLanes(const F32* part) {
   const auto sum = (__m256)(part[0] + part[1]);

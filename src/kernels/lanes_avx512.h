@@ -113,6 +113,11 @@ VARVE_INLINE F32 FusedAdd(F32 a, F32 b, F32 c) {
   return (F32)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 }
 
+/// max(|x|, top), top >= 0; any number where x is a NaN.
+VARVE_INLINE F32 MaxMagnitude(F32 x, F32 top) {
+  return (F32)_mm512_range_ps((__m512)x, (__m512)top, 0x0b);
+}
+
 /// Sixteen lanes added by halves.
 VARVE_INLINE float FoldLanes(const F32* part) { return _mm512_reduce_add_ps((__m512)part[0]); }
 

@@ -11,6 +11,10 @@ namespace {
 
 constexpr int kHeadsAtOnce = 8;
 
+// f16 bits: the least gain with all its bits, and the one that stands for all above it.
+constexpr uint16_t kLeastNormal = 0x0400;
+constexpr uint16_t kMostGain = 0x7bf0;
+
 /// A rotated head and what its codes depend on.
 struct AppendHead {
   alignas(64) float x[256];
@@ -82,32 +86,43 @@ VARVE_INLINE void Rotate(const float* row, float norm, float weight, AppendHead&
     const F32 scaled = x[i] * norm;
     std::memcpy(head.x + i * kWidth, &scaled, sizeof scaled);
     energy[i % kParts] += scaled * scaled;
-    peak[i % kParts] = Max((F32)((I32)scaled & 0x7fffffff), peak[i % kParts]);
+    peak[i % kParts] = MaxMagnitude(scaled, peak[i % kParts]);
   }
   head.energy = FoldLanes(energy) * weight;
   head.gain = RoundGain(FoldMax(peak) / 127.0f);
   if (!(head.energy < __builtin_inff())) head.gain = kNanGain;
 }
 
+/// Levels of a rotated head at its gain, and their sums. A gain that has its ten bits puts no
+/// element past level 127.1, and no clamp is needed.
+template <int kN, bool kClamp>
+VARVE_INLINE void LevelsAt(float weight, AppendHead& head, I32 (&level)[kN]) {
+  const F32 inverse = All(1.0f / GainValue(head.gain));
+  F32 cross[kParts] = {};
+  F32 squares[kParts] = {};  // exact: at most 256 * 127^2
+#pragma GCC unroll 32
+  for (int i = 0; i < kN; ++i) {
+    const F32 x = LoadAs<F32>(head.x + i * kWidth);
+    F32 scaled = x * inverse;
+    if constexpr (kClamp) scaled = Max(Min(scaled, All(127.0f)), All(-127.0f));
+    level[i] = ToNearest(scaled);
+    const F32 value = ToFloat(level[i]);
+    squares[i % kParts] = FusedAdd(value, value, squares[i % kParts]);
+    cross[i % kParts] += x * value;
+  }
+  head.cross = FoldLanes(cross) * weight;
+  head.levels = FoldLanes(squares) * weight;
+}
+
 /// Codes and stores a rotated head at its gain.
 template <int kN>
-VARVE_INLINE void CodeHead(const PackAppendArgs& args, float weight, AppendHead& head,
+VARVE_INLINE void CodeHead(const PackAppendArgs& args, float weight, bool clamp, AppendHead& head,
                            uint8_t* payload) {
   I32 level[kN] = {};
-  if (head.gain != 0 && head.gain != kNanGain) {
-    const F32 inverse = All(1.0f / GainValue(head.gain));
-    F32 cross[kParts] = {};
-    F32 squares[kParts] = {};  // exact: at most 256 * 127^2
-#pragma GCC unroll 32
-    for (int i = 0; i < kN; ++i) {
-      const F32 x = LoadAs<F32>(head.x + i * kWidth);
-      level[i] = ToNearest(Max(Min(x * inverse, All(127.0f)), All(-127.0f)));
-      const F32 value = ToFloat(level[i]);
-      squares[i % kParts] += value * value;
-      cross[i % kParts] += x * value;
-    }
-    head.cross = FoldLanes(cross) * weight;
-    head.levels = FoldLanes(squares) * weight;
+  if (clamp) {
+    if (head.gain != 0 && head.gain != kNanGain) LevelsAt<kN, true>(weight, head, level);
+  } else {
+    LevelsAt<kN, false>(weight, head, level);
   }
   Place<kN>(args, level, payload);
   std::memcpy(payload + args.gain_offset + 2 * static_cast<size_t>(args.token), &head.gain,
@@ -128,7 +143,9 @@ bool AppendHeads(const PackAppendArgs& args) {
     uint8_t* payload = args.block + static_cast<size_t>(first) * args.head_bytes;
     for (int h = 0; h < n; ++h) Rotate<kN>(rows + h * kHeadDim, norm, weight, heads[h]);
     for (int h = 0; h < n; ++h) {
-      CodeHead<kN>(args, weight, heads[h], payload + static_cast<size_t>(h) * args.head_bytes);
+      const uint16_t gain = heads[h].gain;
+      CodeHead<kN>(args, weight, gain < kLeastNormal || gain >= kMostGain, heads[h],
+                   payload + static_cast<size_t>(h) * args.head_bytes);
     }
     for (int h = 0; h < n; ++h) {
       AppendHead& head = heads[h];
@@ -136,7 +153,7 @@ bool AppendHeads(const PackAppendArgs& args) {
       const uint16_t own = OwnGain(head.gain, head.energy, head.cross, head.levels);
       if (own == head.gain) continue;
       head.gain = own;
-      CodeHead<kN>(args, weight, head, payload + static_cast<size_t>(h) * args.head_bytes);
+      CodeHead<kN>(args, weight, true, head, payload + static_cast<size_t>(h) * args.head_bytes);
     }
   }
   return true;
