@@ -384,7 +384,8 @@ VARVE_API varve_status varve_cache_set_channel_order(varve_cache* cache, int32_t
  */
 
 /* Writes beside `path` and renames once everything is on disk: a save that fails leaves what was
- * there, and no part of a file. */
+ * there, and no part of a file. (If only the folder's entry cannot be synced, the new file is there
+ * and whole, and the error says "fsync" of the folder.) */
 VARVE_API varve_status varve_cache_save(varve_cache* const* caches, size_t n_caches,
                                         const char* model, const char* path);
 

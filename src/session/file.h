@@ -63,7 +63,8 @@ class AtomicFile : public ByteSink {
 
   Status Append(std::span<const std::byte> bytes) override;
   Status PutHead(std::span<const std::byte> bytes) override;
-  /// fsync, rename, fsync of the folder.
+  /// fsync, rename, fsync of the folder. When only the last of these fails, the new file is in
+  /// place and whole, but a power cut may still bring the old one back.
   Status Commit();
 
  private:

@@ -32,7 +32,8 @@ struct Faults {
   int write_errno = ENOSPC;
   bool short_calls =
       false;  ///< writes and reads move at most 1,000 bytes; every third is interrupted
-  bool fsync_fails = false;
+  std::atomic<int> n_fsyncs = 0;
+  int failing_fsync = -1;  ///< of the file, then of its folder
   bool rename_fails = false;
 };
 Faults g_faults;
@@ -67,7 +68,7 @@ ssize_t pread(int fd, void* data, size_t n, off_t offset) {
 }
 ssize_t pread64(int fd, void* data, size_t n, off64_t offset) { return pread(fd, data, n, offset); }
 int fsync(int fd) {
-  if (g_faults.fsync_fails) {
+  if (g_faults.n_fsyncs++ == g_faults.failing_fsync) {
     errno = EIO;
     return -1;
   }
@@ -117,7 +118,8 @@ class FileSession : public testing::Test {
   }
   void TearDown() override {
     g_faults.failing_write = -1;
-    g_faults.short_calls = g_faults.fsync_fails = g_faults.rename_fails = false;
+    g_faults.failing_fsync = -1;
+    g_faults.short_calls = g_faults.rename_fails = false;
     fs::remove_all(folder_);
   }
 
@@ -181,11 +183,25 @@ TEST_F(FileSession, EveryFailingWriteLeavesTheOldFile) {
 TEST_F(FileSession, FailingSyncAndRenameLeaveTheOldFile) {
   const varve::KVCache cache = MakeCache(100);
   ASSERT_TRUE(MakeCache(10).save(path_.string()).ok());
-  g_faults.fsync_fails = true;
+  g_faults.n_fsyncs = g_faults.failing_fsync = 0;
   ExpectFailedSave(cache, "fsync");
-  g_faults.fsync_fails = false;
+  g_faults.failing_fsync = -1;
   g_faults.rename_fails = true;
   ExpectFailedSave(cache, "rename");
+}
+
+// The one failure that comes after the rename: the new file is there, whole.
+TEST_F(FileSession, AFolderThatCannotBeSyncedIsSaid) {
+  const varve::KVCache cache = MakeCache(100);
+  g_faults.n_fsyncs = 0;
+  g_faults.failing_fsync = 1;
+  const varve::Status status = cache.save(path_.string());
+  EXPECT_EQ(status.code(), VARVE_ERROR_IO);
+  EXPECT_NE(status.text().find("fsync"), std::string::npos) << status.text();
+  EXPECT_EQ(Names(), std::vector<std::string>{"session.varve"});
+  varve::KVCache loaded = MakeCache(0);
+  ASSERT_TRUE(loaded.load(path_.string()).ok());
+  EXPECT_EQ(loaded.snapshot().value(), cache.snapshot().value());
 }
 
 TEST_F(FileSession, AFileSizeLimitIsAnError) {
