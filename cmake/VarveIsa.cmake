@@ -28,5 +28,6 @@ endfunction()
 
 # Why -Wno-restrict: g++ 12 warns on `const char* + std::string` (GCC bug 105651, fixed in 13).
 function(varve_set_warnings target)
-  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -Wno-restrict -ffp-contract=off)
+  target_compile_options(${target} PRIVATE -Wall -Wextra -Wshadow -ffp-contract=off
+    $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
 endfunction()

@@ -17,7 +17,9 @@ constexpr int8_t kHalfLevels6[32] = {1,  3,  5,  7,  9,  11, 13, 15, 17, 19, 21,
                                      51, 54, 58, 62, 66, 71, 77, 84, 93, 108};
 
 /// Level of a code of 2, 3, 4 or 6 bits; codes ascend with their levels.
-consteval int HalfLevelAt(int bits, int i) {
+// Why not consteval: clang 14 rejects such calls in static members of a template. Kernel files
+// call it in constant expressions alone, so that no symbol is emitted.
+constexpr int HalfLevelAt(int bits, int i) {
   return bits == 2   ? kHalfLevels2[i]
          : bits == 3 ? kHalfLevels3[i]
          : bits == 4 ? kHalfLevels4[i]
@@ -30,7 +32,7 @@ struct LevelTable {
   alignas(64) uint8_t entry[64];
 };
 
-consteval LevelTable MakeLevelTable(int bits, int shift, int bias) {
+constexpr LevelTable MakeLevelTable(int bits, int shift, int bias) {
   LevelTable table{};
   const int half = 1 << (bits - 1);
   for (int i = 0; i < 64; ++i) {

@@ -29,6 +29,10 @@ def main():
         prefix = scratch / "moved"
         shutil.move(scratch / "first", prefix)
 
+        # Where the program looks for the plugin (cli/llm/plugin.h).
+        if (prefix / "bin" / "varve").exists() and not (prefix / "lib" / "varve" / "libggml-varve.so").exists():
+            sys.exit("the program is installed, but not the plugin in lib/varve")
+
         build = scratch / "build"
         run(args.cmake, "-S", args.consumer, "-B", build, "-G", "Ninja", f"-DCMAKE_PREFIX_PATH={prefix}",
             f"-DCMAKE_CXX_COMPILER={args.cxx}", f"-DCMAKE_C_COMPILER={args.cc}")  # fmt: skip
