@@ -77,8 +77,8 @@ void AmcCache::SaveContent(uint32_t index, SessionWriter* writer) const {
 }
 
 Status AmcCache::TakeOrder(uint32_t index, SessionReader* reader) {
-  const Status differs(StatusCode::kIncompatible,
-                       "amc_channel_order: the session's order is not the one here");
+  Status differs(StatusCode::kIncompatible,
+                 "amc_channel_order: the session's order is not the one here");
   if (!reader->Has(SectionType::kAmcChannelOrder, index))
     return order_.n_kv_heads == 0 ? Status() : differs;
   Result<std::vector<std::byte>> bytes = reader->Read(SectionType::kAmcChannelOrder, index);
