@@ -75,8 +75,16 @@ consteval bool HasGoodBins(int bits, int n_bins) {
 
 static_assert(HasGoodBins(2, 16) && HasGoodBins(3, 16) && HasGoodBins(4, 16) && HasGoodBins(6, 64));
 
+constexpr HalfBook kHalfBook2 = MakeHalfBook(2);
+constexpr HalfBook kHalfBook3 = MakeHalfBook(3);
+constexpr HalfBook kHalfBook4 = MakeHalfBook(4);
+constexpr HalfBook kHalfBook6 = MakeHalfBook(6);
+
 template <int kBits>
-constexpr HalfBook kHalfBook = MakeHalfBook(kBits);
+constexpr const HalfBook& kHalfBook = kBits == 2   ? kHalfBook2
+                                      : kBits == 3 ? kHalfBook3
+                                      : kBits == 4 ? kHalfBook4
+                                                   : kHalfBook6;
 
 }  // namespace
 }  // namespace varve

@@ -34,8 +34,14 @@ consteval LevelBytes MakeLevelBytes(int bits) {
   return bytes;
 }
 
+constexpr LevelBytes kLevelBytes2 = MakeLevelBytes(2);
+constexpr LevelBytes kLevelBytes3 = MakeLevelBytes(3);
+constexpr LevelBytes kLevelBytes4 = MakeLevelBytes(4);
+
 template <int kBits>
-constexpr LevelBytes kLevelBytes = MakeLevelBytes(kBits);
+constexpr const LevelBytes& kLevelBytes = kBits == 2   ? kLevelBytes2
+                                          : kBits == 3 ? kLevelBytes3
+                                                       : kLevelBytes4;
 
 template <Side kSide>
 struct Walk {
