@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -181,6 +182,7 @@ void Run(const Options& options) {
 
   const double noise = bounds[0].kld.mean;
   std::vector<double> excess;
+  excess.reserve(costs.size());
   for (const LayerCost& cost : costs) excess.push_back(std::max(0.0, cost.kld.mean - noise));
   const double threshold = kSensitiveFactor * Quantile(excess, 0.5);
   std::vector<LayerCost> worst = costs;
@@ -205,7 +207,7 @@ void Run(const Options& options) {
   Table table({"layer", "KLD when it alone is packed", "above noise", "<share of the worst"});
   const double largest = std::max(1e-12, *std::max_element(excess.begin(), excess.end()));
   for (size_t i = 0; i < costs.size(); ++i) {
-    const auto width = static_cast<size_t>(40 * excess[i] / largest + 0.5);
+    const auto width = static_cast<size_t>(std::lround(40 * excess[i] / largest));
     table.AddRow({std::to_string(costs[i].layer),
                   fmt::format("{:.5f} ±{:.5f}", costs[i].kld.mean, costs[i].kld.half_width),
                   fmt::format("{:.5f}", excess[i]), std::string(width, '#')});

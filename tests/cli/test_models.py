@@ -91,10 +91,11 @@ class Profile(WithText):
                                                        "--max-tokens", 4, "--threads", 1, "--json"))
                 self.assertEqual(value["n_generated_tokens"], 4)
                 n_tokens = value["n_prompt_tokens"] + 3
-                self.assertGreater(n_tokens, 1000)
+                self.assertGreater(n_tokens, 900)
                 for layer in value["layers"]:
                     self.assertEqual(sum(layer["tier_tokens"].values()), layer["tokens"])
-                    self.assertGreater(layer["tier_tokens"]["mid"] + layer["tier_tokens"]["old"], 0, "no flag may do nothing")
+                    if layer["last_key_bits"] < 8:
+                        self.assertGreater(layer["tier_tokens"]["mid"] + layer["tier_tokens"]["old"], 0, "no flag may do nothing")
                     self.assertGreater(layer["attend_seconds"], 0)
                 held = value["summary"]["peak_memory_bytes"]
                 self.assertEqual(held, sum(layer["peak_memory_bytes"] for layer in value["layers"]))
@@ -198,7 +199,11 @@ class Recommend(WithText):
             return value["recommendation"]["name"]
 
         order = ["f16", "q8_0", "safe", "balanced", "small"]
-        totals = self.check_json("recommend", run("recommend", "--model", MODEL, "--ctx", "8k", "--ram", "1T", "--json"))["candidates"]
+        ample = self.check_json("recommend", run("recommend", "--model", MODEL, "--ctx", "8k", "--ram", "1T", "--json"))["candidates"]
+        # Too little for a cache of llama.cpp's own, so that the others' keys are measured.
+        totals = self.check_json("recommend", run("recommend", "--model", MODEL, "--ctx", "8k", "--ram", ample[1]["total_bytes"] - 1,
+                                                  "--threads", 1, "--json"))["candidates"]
+        self.assertTrue(all(candidate["kv_bytes_known"] for candidate in totals))
         self.assertEqual([candidate["name"] for candidate in totals], order)
         for candidate in totals:
             self.assertEqual(chosen(str(candidate["total_bytes"])), candidate["name"])
