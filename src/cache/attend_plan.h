@@ -23,7 +23,7 @@ class Bump {
     at_ = RoundUp(at_, static_cast<uintptr_t>(kLineBytes));
     const uintptr_t start = at_;
     at_ += n * sizeof(T);
-    return reinterpret_cast<T*>(start);
+    return reinterpret_cast<T*>(start);  // NOLINT(performance-no-int-to-ptr): that is the buffer
   }
 
   uintptr_t at() const { return at_; }

@@ -25,7 +25,7 @@ struct HalfBook {
   alignas(64) uint8_t bin_first[64];  ///< index at the start of each of 64 bins
 };
 
-consteval HalfBook MakeHalfBook(int bits) {
+constexpr HalfBook MakeHalfBook(int bits) {
   HalfBook book{};
   const int half = 1 << (bits - 1);
   const float never = __builtin_inff();

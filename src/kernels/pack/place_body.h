@@ -140,7 +140,7 @@ VARVE_INLINE void PackStore(const PackStoreArgs& args) {
 
 VARVE_INLINE void PackLoad(const PackLoadArgs& args) {
   const auto finish = [&](int i, F32x16 level) __attribute__((always_inline)) {
-    F32x16 factor = level - level + args.gain;
+    F32x16 factor = F32x16{} + args.gain;
     const int n = args.n_channels - i;
     if (n >= kLanes) {
       if (args.scale != nullptr) factor *= LoadAs<F32x16>(args.scale + i);

@@ -27,7 +27,7 @@ struct LevelBytes {
   alignas(16) uint8_t entry[16];
 };
 
-consteval LevelBytes MakeLevelBytes(int bits) {
+constexpr LevelBytes MakeLevelBytes(int bits) {
   LevelBytes bytes{};
   for (int i = 0; i < 1 << (bits - 1); ++i)
     bytes.entry[i] = static_cast<uint8_t>(HalfLevelAt(bits, i));
