@@ -61,7 +61,8 @@ def ctest(stage, preset, tally, jobs, extra):
     report = TREE / "build" / preset / f"{stage}-report.xml"
     report.unlink(missing_ok=True)
     command = ["ctest", "--test-dir", f"build/{preset}", "--output-junit", str(report), "--output-on-failure"]
-    command += ["--timeout", "900", "-j", str(jobs), *extra]
+    # Passing programs' output too, whole: it has the number of their cases at its end.
+    command += ["--test-output-size-passed", "1000000", "--timeout", "900", "-j", str(jobs), *extra]
     done = subprocess.run(command, cwd=TREE, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     if not report.is_file():
         tally.add(f"{stage}: ctest", False)

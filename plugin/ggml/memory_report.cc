@@ -4,32 +4,21 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdio>
-#include <cstring>
+#include <cstdlib>
+#include <fstream>
+#include <string>
 
 namespace varve::plugin {
 namespace {
 
-// A single number in a file, 0 when there is none ("max" in a control group).
-size_t ReadNumber(const char* path) {
-  std::FILE* file = std::fopen(path, "r");
-  if (file == nullptr) return 0;
-  unsigned long long value = 0;
-  const int n_read = std::fscanf(file, "%llu", &value);
-  std::fclose(file);
-  return n_read == 1 ? static_cast<size_t>(value) : 0;
-}
-
-size_t ReadMemAvailable() {
-  std::FILE* file = std::fopen("/proc/meminfo", "r");
-  if (file == nullptr) return 0;
-  char line[256];
-  unsigned long long kib = 0;
-  while (std::fgets(line, sizeof(line), file) != nullptr) {
-    if (std::sscanf(line, "MemAvailable: %llu kB", &kib) == 1) break;
+// The number that follows `name` at the start of a line of a file; 0 when there is none ("max" in a
+// control group, whose files hold a number alone: name "").
+size_t ReadNumber(const char* path, const std::string& name = "") {
+  std::ifstream file(path);
+  for (std::string line; std::getline(file, line);) {
+    if (line.rfind(name, 0) == 0) return std::strtoull(line.c_str() + name.size(), nullptr, 10);
   }
-  std::fclose(file);
-  return static_cast<size_t>(kib) * 1024;
+  return 0;
 }
 
 }  // namespace
@@ -38,7 +27,7 @@ SystemMemory ReadSystemMemory() {
   SystemMemory memory;
   const auto page = static_cast<size_t>(std::max(1L, sysconf(_SC_PAGESIZE)));
   memory.total_bytes = page * static_cast<size_t>(std::max(1L, sysconf(_SC_PHYS_PAGES)));
-  memory.available_bytes = ReadMemAvailable();
+  memory.available_bytes = ReadNumber("/proc/meminfo", "MemAvailable:") * 1024;
   if (memory.available_bytes == 0) {
     memory.available_bytes = page * static_cast<size_t>(std::max(1L, sysconf(_SC_AVPHYS_PAGES)));
   }

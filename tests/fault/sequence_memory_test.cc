@@ -48,7 +48,7 @@ struct Report {
   double growth, peak_growth, stored, f16, growth_after_clear;
 };
 
-Report Fill(const char* settings) {
+Report Fill(const char* settings, int64_t n_tokens) {
   std::mt19937 random(1);
   std::normal_distribution<float> gauss;
   std::vector<uint16_t> tokens(static_cast<size_t>(kHeads * kStep * kHeadDim));
@@ -59,7 +59,7 @@ Report Fill(const char* settings) {
   varve::Result<varve::KVCache> cache = varve::KVCache::create(config);
   if (!cache.ok()) return {};
   const double before = StatusBytes("VmRSS:");
-  for (int64_t n = 0; n < kTokens; n += kStep) {
+  for (int64_t n = 0; n < n_tokens; n += kStep) {
     if (!cache->append(view, view).ok()) return {};
   }
   const varve_cache_stats stats = cache->stats();
@@ -73,12 +73,12 @@ Report Fill(const char* settings) {
   return report;
 }
 
-Report FillInChild(const char* settings) {
+Report FillInChild(const char* settings, int64_t n_tokens) {
   int pipe_ends[2];
   if (pipe(pipe_ends) != 0) return {};
   const pid_t child = fork();
   if (child == 0) {
-    const Report report = Fill(settings);
+    const Report report = Fill(settings, n_tokens);
     const ssize_t written = write(pipe_ends[1], &report, sizeof(report));
     _exit(written == static_cast<ssize_t>(sizeof(report)) ? 0 : 1);
   }
@@ -94,7 +94,7 @@ Report FillInChild(const char* settings) {
 class SequenceMemory : public testing::TestWithParam<const char*> {};
 
 TEST_P(SequenceMemory, F1F2TheProcessGrowsByStoredBytes) {
-  const Report report = FillInChild(GetParam());
+  const Report report = FillInChild(GetParam(), kTokens);
   ASSERT_GT(report.stored, 0);
   std::printf(
       "%s: RSS grew by %.1f MiB (peak %.1f), stored_bytes %.1f MiB, f16 %.1f MiB, after clear %.1f "
@@ -106,6 +106,22 @@ TEST_P(SequenceMemory, F1F2TheProcessGrowsByStoredBytes) {
   EXPECT_LT(report.peak_growth, report.stored * kTolerance);
   EXPECT_LT(report.stored * kMinSaving, report.f16);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST_P(SequenceMemory, F1AtEveryLength) {
+  constexpr double kFixed = 1 << 20;  // code, scratch, an arena's first slabs
+  for (const int64_t n_tokens : {1024, 8192, 32768}) {
+    const Report report = FillInChild(GetParam(), n_tokens);
+    ASSERT_GT(report.stored, 0) << n_tokens;
+    std::printf("%s, %d tokens: RSS grew by %.2f MiB, stored_bytes %.2f MiB, f16 %.0f MiB\n",
+                GetParam(), static_cast<int>(n_tokens), report.growth / 1048576,
+                report.stored / 1048576, report.f16 / 1048576);
+    EXPECT_LT(report.growth, report.stored * kTolerance + kFixed) << n_tokens;
+    EXPECT_GT(report.growth, report.stored * 0.95 - kFixed) << n_tokens;
+    EXPECT_LT(report.growth, report.f16) << n_tokens;
+  }
+}
+#endif
 
 INSTANTIATE_TEST_SUITE_P(Methods, SequenceMemory,
                          testing::Values("method=age_tiered",
