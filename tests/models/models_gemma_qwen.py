@@ -89,15 +89,15 @@ class ToolArguments(unittest.TestCase):
     """JSON arguments over a long shared prefix: the preset called safe passes as often as f16 does."""
 
     def pass_rate(self, cache):
-        grammarless = 'Call the tool with JSON arguments.\nCall: {{"city": "{city}", "days": {days}}}\n'
+        example = 'Plan {days} days in {city}.\nCall: {{"city": "{city}", "days": {days}}}\n'
         prefix = text(700) + "\n" + "".join(
-            grammarless.format(city=city, days=days) for city, days in (("Rome", 3), ("Oslo", 5), ("Lima", 2))
+            example.format(city=city, days=days) for city, days in (("Rome", 3), ("Oslo", 5), ("Lima", 2))
         )
         passed = 0
         with Server(["-m", QWEN, "-c", 2048, "-np", 1, "-t", 1, "-fa", "on", "--cache-ram", 0], cache) as server:
             cities = ["Paris", "Cairo", "Quito", "Delhi", "Seoul", "Turin", "Porto", "Kyoto", "Perth", "Miami"]
             for days, city in enumerate(cities, 1):
-                prompt = f"{prefix}Call the tool with JSON arguments for {days} days in {city}.\nCall:"
+                prompt = f"{prefix}Plan {days} days in {city}.\nCall:"
                 content = server.complete(prompt, 24)["content"]
                 try:
                     call = json.loads(content.strip().splitlines()[0])

@@ -42,7 +42,7 @@ class Programs(unittest.TestCase):
         self.assertIn("session file", second.stderr)
 
     def test_cli(self):
-        args = ["-m", SMOLLM2, "-p", "What is the capital of France?", "-n", 24, "--temp", 0, "-c", 512, "-t", 1, "-st"]
+        args = ["-m", SMOLLM2, "-p", "Name the capital of France.", "-n", 24, "--temp", 0, "-c", 512, "-t", 1, "-st"]
         self.assertIn("Paris", must_run("llama-cli", args, VARVE).stdout)
 
 
