@@ -23,13 +23,15 @@ VARVE_INLINE F32 Choose(I32 mask, F32 a, F32 b) {
 VARVE_INLINE Rounded RoundGains(F32 gain) {
   constexpr int kDropped = 24 - 10;
   const F32 clamped = Min(gain, F32{} + kMaxGain);
-  I32 bits = (I32)clamped;
-  bits = (bits + ((1 << (kDropped - 1)) - 1) + (bits >> kDropped & 1)) & -(1 << kDropped);
+  // Unsigned, as there: gains of what is no cache's own row may be negative.
+  U32 bits = (U32)clamped;
+  bits = (bits + ((1u << (kDropped - 1)) - 1) + (bits >> kDropped & 1)) & -(1u << kDropped);
   // Subnormal: adding 0.5 aligns the ulp, so the addition rounds.
   const F32 aligned = (F32)bits + 0.5f;
-  const I32 normal = bits >= 0x38800000;
-  return {Choose(normal, (F32)bits, aligned - 0.5f),
-          ((bits - 0x38000000) >> 13 & normal) | (((I32)aligned - 0x3f000000) & ~normal)};
+  const I32 normal = bits >= 0x38800000u;
+  const U32 f16 =
+      ((bits - 0x38000000u) >> 13 & (U32)normal) | (((U32)aligned - 0x3f000000u) & ~(U32)normal);
+  return {Choose(normal, (F32)bits, aligned - 0.5f), (I32)(f16 & 0xffff)};
 }
 
 }  // namespace

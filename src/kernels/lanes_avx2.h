@@ -19,6 +19,7 @@ constexpr int kMaxRadix = 8;
 
 typedef float F32 __attribute__((vector_size(32)));
 typedef int32_t I32 __attribute__((vector_size(32)));
+typedef uint32_t U32 __attribute__((vector_size(32)));
 typedef int16_t I16 __attribute__((vector_size(32)));
 
 /// table[index] of up to 32 floats. Why not a gather: it costs 8 loads, and more where microcode

@@ -19,6 +19,7 @@ constexpr int kMaxRadix = 16;
 
 typedef float F32 __attribute__((vector_size(64)));
 typedef int32_t I32 __attribute__((vector_size(64)));
+typedef uint32_t U32 __attribute__((vector_size(64)));
 typedef int16_t I16 __attribute__((vector_size(64)));
 
 VARVE_INLINE F32 ToFloat(I32 x) { return (F32)_mm512_cvtepi32_ps((__m512i)x); }
