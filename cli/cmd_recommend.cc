@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "commands.h"
@@ -69,8 +71,9 @@ struct Row {
 uint64_t AvailableRam() {
   std::ifstream file("/proc/meminfo");
   for (std::string line; std::getline(file, line);) {
-    unsigned long long kib = 0;
-    if (std::sscanf(line.c_str(), "MemAvailable: %llu kB", &kib) == 1) return kib * 1024;
+    constexpr std::string_view kField = "MemAvailable:";
+    if (line.rfind(kField, 0) == 0)
+      return 1024 * std::strtoull(line.c_str() + kField.size(), nullptr, 10);
   }
   Fail(ExitCode::kUsage,
        "--ram: this system does not tell its free memory; give it, like --ram 8G");
@@ -138,6 +141,7 @@ void MeasureQuality(const Options& options, std::vector<Row>& rows) {
   }
   tokens.resize(std::min<size_t>(tokens.size(), kMeasuredTokens));
   std::vector<CacheSpec> caches;
+  caches.reserve(rows.size());
   for (const Row& row : rows) caches.push_back(ParseCache(row.candidate.name, {}));
   Progress progress("recommend");
   const LockstepOptions lockstep{static_cast<int>(tokens.size()), kMeasuredStep,

@@ -101,4 +101,5 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace varve::cli
 
+// NOLINTNEXTLINE(bugprone-exception-escape): Main catches all but what reporting an error throws.
 int main(int argc, char** argv) { return varve::cli::Main(argc, argv); }

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <map>
 #include <set>
@@ -50,8 +50,7 @@ const ggml_tensor* FindRope(const ggml_tensor* rows) {
 
 int LayerOfName(const char* name) {
   const char* number = std::strrchr(name, 'l');
-  int layer = 0;
-  return number && std::sscanf(number, "l%d", &layer) == 1 ? layer : 0;
+  return number ? static_cast<int>(std::strtol(number + 1, nullptr, 10)) : 0;
 }
 
 }  // namespace

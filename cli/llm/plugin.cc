@@ -108,7 +108,7 @@ Json Plugin::Stats() const {
   std::string text(stats(nullptr, 0) + 4096, '\0');
   const size_t needed = stats(text.data(), text.size());
   text.resize(std::min(needed, text.size()) - 1);
-  const Json json = Json::parse(text, nullptr, false);
+  Json json = Json::parse(text, nullptr, false);
   if (json.is_discarded()) Fail(ExitCode::kFailed, "{} reports figures that are not JSON", path_);
   return json;
 }

@@ -23,6 +23,7 @@ CacheName ParseCacheName(const ggml_tensor* tensor) {
   CacheName name;
   char side = 0;
   int layer = 0;
+  // NOLINTNEXTLINE(cert-err34-c): llama.cpp numbers them.
   if (std::sscanf(tensor->name, "cache_%c_l%d", &side, &layer) == 2 &&
       (side == 'k' || side == 'v')) {
     name.layer = layer;

@@ -31,7 +31,7 @@ constexpr double kMinPrepareWork = 1e4;
 
 std::byte* Aligned(std::vector<std::byte>& scratch, size_t bytes) {
   if (scratch.size() < bytes + kLineBytes) scratch.resize(bytes + kLineBytes);
-  return reinterpret_cast<std::byte*>(
+  return reinterpret_cast<std::byte*>(  // NOLINT(performance-no-int-to-ptr): rounded up
       RoundUp(reinterpret_cast<uintptr_t>(scratch.data()), static_cast<uintptr_t>(kLineBytes)));
 }
 

@@ -10,7 +10,7 @@
 
 namespace varve {
 
-class DueQueue {
+class DueQueue {  // NOLINT(bugprone-reserved-identifier): clang's own, to copy an array
  public:
   enum class Order : uint8_t { kClock = 0, kPosition = 1 };
 
