@@ -91,6 +91,7 @@ bool Uses(const std::string& method, const Assignment& assignment) {
 
 std::string ValidNames() {
   std::vector<std::string> stock;
+  stock.reserve(std::size(kStockTypes));
   for (const auto& entry : kStockTypes) stock.emplace_back(entry.first);
   return fmt::format("methods {}; presets {}; llama.cpp's own types {}, or K/V like q8_0/q4_0",
                      fmt::join(MethodNames(), ", "), fmt::join(PresetNames(), ", "),
@@ -150,7 +151,8 @@ std::string ConfigValue(const varve_config* config, const std::string& key) {
   size_t needed = 0;
   std::string text(256, '\0');
   Check(varve_config_get(config, key.c_str(), text.data(), text.size(), &needed), "settings");
-  return std::string(text.c_str());
+  text.resize(text.find('\0'));
+  return text;
 }
 
 std::string ConfigDifferences(const varve_config* config) {

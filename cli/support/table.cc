@@ -80,6 +80,7 @@ std::string Table::ToString() const {
   };
   add_line(headings_);
   std::vector<std::string> rules;
+  rules.reserve(widths.size());
   for (size_t width : widths) rules.emplace_back(width, '-');
   add_line(rules);
   for (const auto& row : rows_) {

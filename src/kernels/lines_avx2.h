@@ -17,8 +17,6 @@ namespace {
 
 constexpr int kLine = 64;
 
-// Far enough that memory answers in time, near enough that a line is not lost from L1 again.
-constexpr int kHeadsAhead = 2;
 constexpr int kPiece = 32;
 
 constexpr LevelTable kTable2 = MakeLevelTable(2, 0, 128);
@@ -126,30 +124,9 @@ VARVE_INLINE int32_t Total(__m256i x) {
   return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
 }
 
-/// Lines of codes that will be read some heads later: of this block, then of what is read next.
-struct Ahead {
-  const uint8_t* at;
-  const uint8_t* end;
-
-  VARVE_INLINE Ahead(const uint8_t* codes, size_t head_stride, int n_heads, int head,
-                     const uint8_t* next, size_t next_stride) {
-    const int later = head + (n_heads > 1 ? kHeadsAhead : 1);
-    if (later < n_heads) {
-      at = codes + later * head_stride;
-      end = at + head_stride;
-    } else {
-      at = next + (later - n_heads) * next_stride;
-      end = at + next_stride;
-    }
-  }
-
-  VARVE_INLINE void Fetch(int n_lines) {
-    for (int i = 0; i < n_lines && at < end; ++i, at += kLine)
-      _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
-  }
-};
-
 }  // namespace
 }  // namespace varve
+
+#include "kernels/ahead.h"
 
 #endif  // VARVE_KERNELS_LINES_AVX2_H_

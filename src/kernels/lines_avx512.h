@@ -17,9 +17,6 @@ namespace {
 
 constexpr int kLine = 64;
 
-// Far enough that memory answers in time, near enough that a line is not lost from L1 again.
-constexpr int kHeadsAhead = 2;
-
 /// Lookup tables of one operand form: bias 128 for keys (unsigned operand), 0 for values (signed).
 /// The letter says at which of its bits a packed byte's field starts; VPERMB ignores bits 6 and 7,
 /// and the tables the rest.
@@ -47,30 +44,9 @@ VARVE_INLINE __m512i Spare(__m512i a, __m512i b, __m512i c) {
   return _mm512_ternarylogic_epi32(_mm512_set1_epi8(15), low, _mm512_srli_epi16(c, 2), 0xca);
 }
 
-/// Lines of codes that will be read some heads later: of this block, then of what is read next.
-struct Ahead {
-  const uint8_t* at;
-  const uint8_t* end;
-
-  VARVE_INLINE Ahead(const uint8_t* codes, size_t head_stride, int n_heads, int head,
-                     const uint8_t* next, size_t next_stride) {
-    const int later = head + (n_heads > 1 ? kHeadsAhead : 1);
-    if (later < n_heads) {
-      at = codes + later * head_stride;
-      end = at + head_stride;
-    } else {
-      at = next + (later - n_heads) * next_stride;
-      end = at + next_stride;
-    }
-  }
-
-  VARVE_INLINE void Fetch(int n_lines) {
-    for (int i = 0; i < n_lines && at < end; ++i, at += kLine)
-      _mm_prefetch(reinterpret_cast<const char*>(at), _MM_HINT_T0);
-  }
-};
-
 }  // namespace
 }  // namespace varve
+
+#include "kernels/ahead.h"
 
 #endif  // VARVE_KERNELS_LINES_AVX512_H_
