@@ -1,7 +1,7 @@
 // Splits an attention call into tasks whose bounds depend on the problem alone, so the result does
 // not depend on the number of threads. Few query rows: tasks run along the tokens, and their
-// partial results are merged in order. Many rows: a task is one KV head and a tile of rows over all
-// blocks.
+// partial results are merged by a fixed tree. Many rows: a task is one KV head and a tile of rows
+// over all blocks.
 #include "cache/attend.h"
 
 #include <algorithm>
@@ -26,9 +26,6 @@ constexpr int kChunkBlocks = 32;
 // it brings.
 constexpr double kMinThreadWork = 2e6;
 
-// The same for elements of queries on their way into integers.
-constexpr double kMinPrepareWork = 1e4;
-
 std::byte* Aligned(std::vector<std::byte>& scratch, size_t bytes) {
   if (scratch.size() < bytes + kLineBytes) scratch.resize(bytes + kLineBytes);
   return reinterpret_cast<std::byte*>(  // NOLINT(performance-no-int-to-ptr): rounded up
@@ -37,6 +34,8 @@ std::byte* Aligned(std::vector<std::byte>& scratch, size_t bytes) {
 
 /// Tasks along the tokens: all heads and rows over a chunk of blocks each.
 class TokenTasks {
+  using Counters = std::vector<std::atomic<int>>;
+
  public:
   TokenTasks(const AttendPlan& plan, int n_threads) : plan_(plan), n_threads_(n_threads) {
     const AttendProblem& problem = *plan.problem;
@@ -44,7 +43,8 @@ class TokenTasks {
     n_items_ = problem.n_kv_heads * n_queries_;
     const int n_blocks = static_cast<int>(problem.blocks.size());
     n_chunks_ = std::max(n_blocks < kChunkBlocks ? 1 : 2, CeilDiv(n_blocks, kChunkBlocks));
-    n_workers_ = std::max(1, std::min(n_threads, std::max(n_chunks_, problem.n_kv_heads)));
+    n_prepared_ = problem.n_kv_heads * static_cast<int>(plan.views.size());
+    n_workers_ = std::max(1, std::min(n_threads, std::max(n_chunks_, n_prepared_)));
     whole_ = {0, problem.n_kv_heads, 0, problem.n_rows, 0, n_blocks, false};
   }
 
@@ -60,37 +60,39 @@ class TokenTasks {
 
   void Run() {
     const int n_views = static_cast<int>(plan_.views.size());
-    const double elements = static_cast<double>(n_views) * n_items_ * plan_.problem->head_dim_k;
-    ParallelFor(elements < kMinPrepareWork ? 1 : n_threads_, whole_.n_kv_heads,
-                [&](int kv_head, int thread) {
-                  for (int view = 0; view < n_views; ++view) {
-                    PrepareHead(plan_, whole_, view, kv_head, prepare_[static_cast<size_t>(thread)],
-                                queries_);
-                  }
-                });
-    std::vector<std::atomic<int>> next(static_cast<size_t>(n_workers_));
-    ParallelFor(n_threads_, n_workers_, [&](int, int thread) {
-      // A thread begins with the chunks it had in the step before, which its cache may hold still,
-      // and goes on with what others have not come to.
-      for (int i = 0; i < n_workers_; ++i) {
-        const int share = (thread + i) % n_workers_;
-        const int first = share * n_chunks_ / n_workers_;
-        const int n = (share + 1) * n_chunks_ / n_workers_ - first;
-        auto& taken = next[static_cast<size_t>(share)];
-        for (int k; (k = taken.fetch_add(1, std::memory_order_relaxed)) < n;)
-          RunChunk(first + k, thread);
-      }
-    });
-    for (size_t chunk = 1; chunk < results_.size(); ++chunk)
-      MergePartial(results_[chunk], results_[0]);
-    for (int kv_head = 0; kv_head < whole_.n_kv_heads; ++kv_head) {
-      for (int query = 0; query < n_queries_; ++query)
-        WriteOutput(plan_, whole_, results_[0], kv_head, query);
-    }
+    Counters next(static_cast<size_t>(n_workers_));
+    Counters arrived(static_cast<size_t>(n_chunks_));
+    const Stage stages[] = {
+        {n_workers_,
+         [&](int share, int thread) {
+           const int end = (share + 1) * n_prepared_ / n_workers_;
+           for (int i = share * n_prepared_ / n_workers_; i < end; ++i) {
+             PrepareHead(plan_, whole_, i % n_views, i / n_views,
+                         prepare_[static_cast<size_t>(thread)], queries_);
+           }
+         }},
+        {n_workers_, [&](int, int thread) { RunChunks(next, arrived, thread); }},
+    };
+    ParallelStages(n_threads_, stages);
   }
 
  private:
-  void RunChunk(int chunk, int thread) {
+  /// A thread begins with the chunks it had in the step before, which its cache may hold still, and
+  /// goes on with what others have not come to.
+  void RunChunks(Counters& next, Counters& arrived, int thread) const {
+    for (int i = 0; i < n_workers_; ++i) {
+      const int share = (thread + i) % n_workers_;
+      const int first = share * n_chunks_ / n_workers_;
+      const int n = (share + 1) * n_chunks_ / n_workers_ - first;
+      auto& taken = next[static_cast<size_t>(share)];
+      for (int k; (k = taken.fetch_add(1, std::memory_order_relaxed)) < n;) {
+        RunChunk(first + k, thread);
+        if (MergeUp(first + k, arrived)) WriteOutputs();
+      }
+    }
+  }
+
+  void RunChunk(int chunk, int thread) const {
     TaskRange range = whole_;
     range.first_block = chunk * whole_.end_block / n_chunks_;
     range.end_block = (chunk + 1) * whole_.end_block / n_chunks_;
@@ -100,11 +102,34 @@ class TokenTasks {
     RunTask(plan_, range, queries_, scratch_[static_cast<size_t>(thread)], result);
   }
 
+  /// Merges a finished chunk into the tree of chunks: at stride s those from first to first + s - 1
+  /// with those after them, by whoever comes second. Neighbours mostly share a thread. True once
+  /// all chunks are in results_[0].
+  bool MergeUp(int chunk, Counters& arrived) const {
+    for (int stride = 1; stride < n_chunks_; stride *= 2) {
+      const int first = chunk / (2 * stride) * (2 * stride);
+      const int second = first + stride;
+      if (second >= n_chunks_) continue;
+      const auto right = static_cast<size_t>(second);
+      if (arrived[right].fetch_add(1, std::memory_order_acq_rel) == 0) return false;
+      MergePartial(results_[right], results_[static_cast<size_t>(first)]);
+    }
+    return true;
+  }
+
+  void WriteOutputs() const {
+    for (int kv_head = 0; kv_head < whole_.n_kv_heads; ++kv_head) {
+      for (int query = 0; query < n_queries_; ++query)
+        WriteOutput(plan_, whole_, results_[0], kv_head, query);
+    }
+  }
+
   const AttendPlan& plan_;
   int n_threads_;
   int n_queries_ = 0;
   int n_items_ = 0;
   int n_chunks_ = 0;
+  int n_prepared_ = 0;  ///< KV heads x views of the queries
   int n_workers_ = 0;
   TaskRange whole_;
   PreparedQueries queries_;

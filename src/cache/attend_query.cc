@@ -104,6 +104,12 @@ float WidePeak(int n_channels) {
       std::floor(2147483647.0f / (127.0f * static_cast<float>(std::max(n_channels, 1)))) - 1);
 }
 
+float Largest(const float* first, const float* end) {
+  float largest = 0;
+  for (; first != end; ++first) largest = std::max(largest, *first);
+  return largest;
+}
+
 float InverseStep(float peak, float limit) { return peak > 0 ? limit / peak : 0.0f; }
 
 }  // namespace
@@ -147,6 +153,7 @@ PreparedView PreparedQueries::At(const AttendPlan& plan, int view) const {
 
 void PrepareScratch::Take(const AttendPlan& plan, int queries, Bump& memory) {
   const auto channels = static_cast<size_t>(plan.max_view_channels);
+  peaks = memory.Take<RunPeaks>(static_cast<size_t>(queries));
   turned = memory.Take<float>(static_cast<size_t>(plan.problem->head_dim_k));
   stored = memory.Take<float>(channels * static_cast<size_t>(queries));
   integers = memory.Take<int16_t>(channels * kMaxQkQueries);
@@ -163,11 +170,14 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
   const float scale =
       problem.logit_softcap != 0 ? problem.scale / problem.logit_softcap : problem.scale * kLog2E;
 
+  const auto row_of = [&](int query) {
+    return problem.q + (range.first_row + query / plan.n_rep) * problem.q_row_stride +
+           (global_head * plan.n_rep + query % plan.n_rep) * problem.q_head_stride;
+  };
+  const PendingRotation& rotation = problem.rotations[static_cast<size_t>(view.rotation)];
   const auto load = [&](int query, float* out) {
-    const float* q = problem.q + (range.first_row + query / plan.n_rep) * problem.q_row_stride +
-                     (global_head * plan.n_rep + query % plan.n_rep) * problem.q_head_stride;
-    std::copy_n(q, problem.head_dim_k, out);
-    TurnBack(problem.rotations[static_cast<size_t>(view.rotation)], out);
+    std::copy_n(row_of(query), problem.head_dim_k, out);
+    TurnBack(rotation, out);
   };
   if (view.is_float()) {
     float* first_row = prepared.rows + slot * static_cast<size_t>(n_queries * problem.head_dim_k);
@@ -181,7 +191,7 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
 
   QkRuns& runs = *new (prepared.runs + slot) QkRuns(RunsOf(view, global_head));
   const int n_channels = 4 * runs.n_quads;
-  std::array<float, kMaxQkRuns> run_peak{};
+  RunPeaks peaks{};
   for (int query = 0; query < n_queries; ++query) {
     float* stored = scratch.stored + static_cast<ptrdiff_t>(query) * n_channels;
     if (view.tables == nullptr) {
@@ -191,20 +201,25 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
       std::fill(stored + problem.head_dim_k, stored + n_channels, 0.0f);
     } else {
       const KeyTable& table = view.tables[global_head];
-      load(query, scratch.turned);
-      rows.gather(scratch.turned, table.channel.data(), table.scale.data(), scale, stored,
-                  n_channels);
+      const float* q = row_of(query);
+      if (!rotation.cos.empty()) {
+        load(query, scratch.turned);
+        q = scratch.turned;
+      }
+      rows.gather(q, table.channel.data(), table.scale.data(), scale, stored, n_channels);
     }
+    RunPeaks& own = scratch.peaks[query];
     int first = 0;
     for (int r = 0; r < runs.n_runs; ++r) {
-      float& peak = run_peak[static_cast<size_t>(r)];
-      peak = std::max(peak, rows.peak(stored + first, 4 * runs.run[r].n_quads));
+      own[static_cast<size_t>(r)] = rows.peak(stored + first, 4 * runs.run[r].n_quads);
+      peaks[static_cast<size_t>(r)] =
+          std::max(peaks[static_cast<size_t>(r)], own[static_cast<size_t>(r)]);
       first += 4 * runs.run[r].n_quads;
     }
   }
   const float unit =
       problem.logit_softcap != 0 ? problem.logit_softcap * kLog2E : 1.0f;  // octaves a logit unit
-  SplitRuns(view, run_peak, kNarrowError / unit, runs);
+  SplitRuns(view, peaks, kNarrowError / unit, runs);
   new (prepared.unpacked_runs + slot) QkRuns(UnpackedRuns(runs));
 
   const int n_wide = 4 * runs.n_wide_quads;
@@ -225,8 +240,9 @@ void PrepareHead(const AttendPlan& plan, const TaskRange& range, int view_index,
     for (int n = 0; n < pack.n; ++n) {
       const float* stored = scratch.stored + static_cast<ptrdiff_t>(first + n) * n_channels;
       int16_t* integers = scratch.integers + static_cast<ptrdiff_t>(n) * n_channels;
-      const float wide_peak = rows.peak(stored, n_wide);
-      const float narrow_peak = rows.peak(stored + n_wide, n_channels - n_wide);
+      const float* own = scratch.peaks[first + n].data();
+      const float wide_peak = Largest(own, own + runs.n_wide_runs);
+      const float narrow_peak = Largest(own + runs.n_wide_runs, own + runs.n_runs);
       rows.to_integers(stored, InverseStep(wide_peak, wide_limit), integers, n_wide);
       rows.to_integers(stored + n_wide, InverseStep(narrow_peak, kNarrowPeak), integers + n_wide,
                        n_channels - n_wide);

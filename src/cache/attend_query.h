@@ -4,6 +4,8 @@
 #ifndef VARVE_CACHE_ATTEND_QUERY_H_
 #define VARVE_CACHE_ATTEND_QUERY_H_
 
+#include <array>
+
 #include "cache/attend_plan.h"
 
 namespace varve {
@@ -18,7 +20,7 @@ struct PreparedView {
       nullptr;  ///< float views, else null: [n_kv_heads][queries][head_dim_k], scaled
 };
 
-/// Queries are worked on in batches of 1 to 4, as equal as can be.
+/// Queries are worked on in batches of 1 to 7, as equal as can be.
 constexpr int BatchCount(int n_queries) { return (n_queries + kMaxQkQueries - 1) / kMaxQkQueries; }
 constexpr int BatchStart(int n_queries, int batch) {
   return batch * n_queries / BatchCount(n_queries);
@@ -38,8 +40,12 @@ struct PreparedQueries {
   PreparedView At(const AttendPlan& plan, int view) const;
 };
 
+/// Largest magnitude of a query in each run.
+using RunPeaks = std::array<float, kMaxQkRuns>;
+
 /// What PrepareHead() needs beside.
 struct PrepareScratch {
+  RunPeaks* peaks = nullptr;  ///< [queries]
   float* turned = nullptr;
   float* stored = nullptr;
   int16_t* integers = nullptr;

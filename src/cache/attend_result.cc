@@ -35,6 +35,7 @@ void PartialResult::Take(const AttendPlan& plan, int items, Bump& memory) {
   skipped = memory.Take<float>(Size(items));
   rotated = memory.Take<float>(Size(items, value_channels));
   plain = memory.Take<float>(Size(items, plain_channels));
+  has_plain = memory.Take<int32_t>(1);
 }
 
 void PartialResult::Clear() const {
@@ -42,6 +43,12 @@ void PartialResult::Clear() const {
   std::fill_n(sum, n_items, 0.0f);
   std::fill_n(skipped, n_items, 0.0f);
   std::fill_n(rotated, Size(n_items, value_channels), 0.0f);
+  *has_plain = 0;
+}
+
+void PartialResult::UsePlain() const {
+  if (*has_plain != 0) return;
+  *has_plain = 1;
   std::fill_n(plain, Size(n_items, plain_channels), 0.0f);
 }
 
@@ -84,7 +91,7 @@ float PartialResult::AddOne(int item, const BlockWeights& weights) const {
     sum[item] *= shrink;
     skipped[item] *= shrink;
     Scale(rotated + Size(item, value_channels), value_channels, shrink);
-    Scale(plain + Size(item, plain_channels), plain_channels, shrink);
+    if (*has_plain != 0) Scale(plain + Size(item, plain_channels), plain_channels, shrink);
     base = e;
   }
   const int octaves = e - base;
@@ -105,6 +112,9 @@ void PartialResult::PassOver(float share, const BlockWeights& weights) const {
 }
 
 void MergePartial(const PartialResult& from, const PartialResult& to) {
+  // Only the first chunk has sinks, so plain values are mostly there alone.
+  const bool both_plain = *from.has_plain != 0;
+  if (both_plain) to.UsePlain();
   for (int item = 0; item < to.n_items; ++item) {
     if (std::isnan(from.sum[item])) to.sum[item] = from.sum[item];
     if (from.exponent[item] == kNoExponent) continue;
@@ -123,7 +133,11 @@ void MergePartial(const PartialResult& from, const PartialResult& to) {
       for (int i = 0; i < n; ++i) target[i] = target[i] * keep + source[i] * add;
     };
     merge(from.rotated, to.rotated, to.value_channels);
-    merge(from.plain, to.plain, to.plain_channels);
+    if (both_plain) {
+      merge(from.plain, to.plain, to.plain_channels);
+    } else if (*to.has_plain != 0) {
+      Scale(to.plain + Size(item, to.plain_channels), to.plain_channels, keep);
+    }
   }
 }
 
@@ -146,10 +160,11 @@ void WriteOutput(const AttendPlan& plan, const TaskRange& range, const PartialRe
     plan.kernels->rows->rotate(rotated, problem.head_dim_v, HadamardSize(problem.head_dim_v), 1.0f);
   }
   const float* plain = result.plain + Size(item, result.plain_channels);
+  const bool has_plain = *result.has_plain != 0;
   for (int i = 0; i < problem.head_dim_v; ++i) {
     float value = 0;
     if (result.value_channels > 0) value += rotated[i];
-    if (result.plain_channels > 0) value += plain[i];
+    if (has_plain) value += plain[i];
     out[i] = value * inverse;
   }
 }

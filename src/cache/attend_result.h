@@ -25,10 +25,14 @@ struct PartialResult {
   float* sum = nullptr;         ///< [n_items] of the weights; NaN once a NaN took part
   float* skipped = nullptr;     ///< [n_items] of the weights whose values were passed over
   float* rotated = nullptr;     ///< [n_items][value_channels]
-  float* plain = nullptr;       ///< [n_items][plain_channels]
+  float* plain = nullptr;       ///< [n_items][plain_channels], nothing before UsePlain()
+  int32_t* has_plain = nullptr;
 
   void Take(const AttendPlan& plan, int items, Bump& memory);
   void Clear() const;
+
+  /// To be called before something is added to `plain`.
+  void UsePlain() const;
 
   /// Adds a block's weights and sets the factors. False, and nothing done, if an exponent is none
   /// or too far from the result's for that.

@@ -399,6 +399,7 @@ class Task {
   }
 
   void PlainValues(int tile_index, int head, const float* tile, int stride, int n_tokens) const {
+    result_.UsePlain();
     for (int query = 0; query < n_queries_; ++query) {
       const int item = ItemAt(tile_index, head, query);
       const float factor = scratch_.factors[item];

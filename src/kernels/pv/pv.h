@@ -1,4 +1,4 @@
-// pv: adds one block's weighted values to up to four outputs a KV head, straight from the codes.
+// pv: adds one block's weighted values to up to seven outputs a KV head, straight from the codes.
 //
 //   out[n][c] += factors[n] * sum_t weight[n][t] * level[t][c]
 //
@@ -12,7 +12,7 @@
 
 namespace varve {
 
-inline constexpr int kMaxPvQueries = 4;
+inline constexpr int kMaxPvQueries = 7;
 
 /// One block and some KV heads, each with equally many queries.
 struct PvArgs {
@@ -21,7 +21,7 @@ struct PvArgs {
   int n_heads = 1;
   const uint8_t* codes = nullptr;  ///< of the first head
   size_t head_stride = 0;          ///< bytes from one head's codes to the next's
-  int n = 0;                       ///< queries of a head, 1..4
+  int n = 0;                       ///< queries of a head, 1..7
   const void* weights = nullptr;   ///< [n_heads][n] 64 bytes each, of the same ISA's softmax
   const float* factors = nullptr;  ///< [n_heads][n]; a head of zeros is passed over
   float* out = nullptr;            ///< [n_heads][n][16 * n_vectors], 64-byte aligned

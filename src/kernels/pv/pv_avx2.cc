@@ -47,12 +47,13 @@ VARVE_INLINE void AddQuad(const void* weights, const uint8_t* codes, __m256i (&a
   }
 }
 
+/// N of the batch's queries, from `first` on.
 template <int kBits, int N>
-__attribute__((noinline)) void Block(const PvArgs& args, int head) {
+__attribute__((noinline)) void Block(const PvArgs& args, int head, int first) {
   const uint8_t* codes = args.codes + head * args.head_stride;
-  const auto* weights = static_cast<const __m256i*>(args.weights) + 2 * head * N;
-  const float* factors = args.factors + head * N;
-  float* head_out = args.out + head * N * args.out_stride;
+  const auto* weights = static_cast<const __m256i*>(args.weights) + 2 * (head * args.n + first);
+  const float* factors = args.factors + head * args.n + first;
+  float* head_out = args.out + (head * args.n + first) * args.out_stride;
   bool zero = true;
   for (int n = 0; n < N; ++n) zero = zero && factors[n] == 0;
   if (zero) return;
@@ -91,17 +92,25 @@ __attribute__((noinline)) void Block(const PvArgs& args, int head) {
 }
 
 template <int kBits>
-VARVE_INLINE void Queries(const PvArgs& args, int head) {
-  switch (args.n) {
+VARVE_INLINE void Queries(const PvArgs& args, int head, int first, int n) {
+  switch (n) {
     case 1:
-      return Block<kBits, 1>(args, head);
+      return Block<kBits, 1>(args, head, first);
     case 2:
-      return Block<kBits, 2>(args, head);
+      return Block<kBits, 2>(args, head, first);
     case 3:
-      return Block<kBits, 3>(args, head);
+      return Block<kBits, 3>(args, head, first);
     default:
-      return Block<kBits, 4>(args, head);
+      return Block<kBits, 4>(args, head, first);
   }
+}
+
+/// Up to four queries at a time: more have no room for their sums.
+template <int kBits>
+VARVE_INLINE void Head(const PvArgs& args, int head) {
+  const int n_first = args.n <= 4 ? args.n : (args.n + 1) / 2;
+  Queries<kBits>(args, head, 0, n_first);
+  if (args.n > n_first) Queries<kBits>(args, head, n_first, args.n - n_first);
 }
 
 }  // namespace
@@ -112,16 +121,16 @@ void PvAvx2(const PvArgs& args) {
     ahead.Fetch(static_cast<int>((ahead.end - ahead.at) / kLine));
     switch (args.bits) {
       case 2:
-        Queries<2>(args, head);
+        Head<2>(args, head);
         break;
       case 3:
-        Queries<3>(args, head);
+        Head<3>(args, head);
         break;
       case 4:
-        Queries<4>(args, head);
+        Head<4>(args, head);
         break;
       default:
-        Queries<8>(args, head);
+        Head<8>(args, head);
     }
   }
 }

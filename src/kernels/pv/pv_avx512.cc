@@ -18,6 +18,12 @@ using Codes = Tables<0>;
 
 constexpr int kTokenQuads = 8;
 
+// More queries have enough sums to cover the latency without one each for high and low bytes.
+constexpr int kMaxSplitSums = 4;
+
+template <int...>
+struct Indices {};
+
 /// acc += sum of 4 products of the weights (unsigned) and levels (signed).
 VARVE_INLINE void Dot(__m512i& acc, __m512i weights, __m512i levels) {
   asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(weights), "v"(levels));
@@ -87,9 +93,8 @@ VARVE_INLINE __m512i Broadcast(const uint8_t* weights, int t) {
   return _mm512_set1_epi32(*reinterpret_cast<const int32_t*>(weights + 4 * t));
 }
 
-VARVE_INLINE void Store(float* out, __m512i high, __m512i low, __m512 factor) {
-  const __m512 sum = _mm512_cvtepi32_ps(_mm512_add_epi32(_mm512_slli_epi32(high, 8), low));
-  _mm512_store_ps(out, _mm512_fmadd_ps(sum, factor, _mm512_load_ps(out)));
+VARVE_INLINE void Store(float* out, __m512i sum, __m512 factor) {
+  _mm512_store_ps(out, _mm512_fmadd_ps(_mm512_cvtepi32_ps(sum), factor, _mm512_load_ps(out)));
 }
 
 /// Token quad t of kVectors vectors of channels.
@@ -150,22 +155,84 @@ VARVE_INLINE void AddVectors(const HeadOf& head, int v) {
   for (int n = 0; n < N; ++n) {
     const __m512 factor = _mm512_set1_ps(head.factors[n]);
 #pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) {
+      const __m512i sum = _mm512_add_epi32(_mm512_slli_epi32(acc[i][n][0], 8), acc[i][n][1]);
+      Store(head.out + n * head.out_stride + 16 * (v + i), sum, factor);
+    }
+  }
+}
+
+template <int kBits, int kVectors, int... t>
+VARVE_INLINE void DecodeAll(const uint8_t* codes, __m512i (&line)[kVectors][kTokenQuads],
+                            Indices<t...>) {
+#pragma GCC unroll 2
+  for (int i = 0; i < kVectors; ++i) {
+    Vector<kBits> vector;
+    vector.Read(codes + i * Vector<kBits>::kLines * kLine);
+    ((line[i][t] = vector.template Line<t>()), ...);
+  }
+}
+
+/// AddVectors() of five queries and more, one sum a query and vector: all lines are decoded first,
+/// and stay in registers while the weights' high bytes go over them, then the low ones.
+template <int kBits, int N, int kVectors>
+VARVE_INLINE void AddVectorsOfMany(const HeadOf& head, int v) {
+  __m512i line[kVectors][kTokenQuads];
+  DecodeAll<kBits>(head.codes + v * Vector<kBits>::kLines * kLine, line,
+                   Indices<0, 1, 2, 3, 4, 5, 6, 7>());
+  __m512i acc[N][kVectors];
+#pragma GCC unroll 7
+  for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 2
+    for (int i = 0; i < kVectors; ++i) acc[n][i] = _mm512_setzero_si512();
+  }
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+#pragma GCC unroll 8
+    for (int t = 0; t < kTokenQuads; ++t) {
+#pragma GCC unroll 7
+      for (int n = 0; n < N; ++n) {
+        const __m512i w = Broadcast(head.weights + 64 * n + 32 * half, t);
+#pragma GCC unroll 2
+        for (int i = 0; i < kVectors; ++i) Dot(acc[n][i], w, line[i][t]);
+      }
+    }
+    if (half == 1) break;
+#pragma GCC unroll 7
+    for (int n = 0; n < N; ++n) {
+#pragma GCC unroll 2
+      for (int i = 0; i < kVectors; ++i) acc[n][i] = _mm512_slli_epi32(acc[n][i], 8);
+    }
+  }
+#pragma GCC unroll 7
+  for (int n = 0; n < N; ++n) {
+    const __m512 factor = _mm512_set1_ps(head.factors[n]);
+#pragma GCC unroll 2
     for (int i = 0; i < kVectors; ++i)
-      Store(head.out + n * head.out_stride + 16 * (v + i), acc[i][n][0], acc[i][n][1], factor);
+      Store(head.out + n * head.out_stride + 16 * (v + i), acc[n][i], factor);
   }
 }
 
 template <int N>
 VARVE_INLINE bool AllZero(const float* factors) {
   bool zero = true;
-#pragma GCC unroll 4
+#pragma GCC unroll 7
   for (int n = 0; n < N; ++n) zero = zero && factors[n] == 0;
   return zero;
 }
 
+template <int kBits, int N, int kVectors>
+VARVE_INLINE void Add(const HeadOf& head, int v) {
+  if constexpr (N <= kMaxSplitSums) {
+    AddVectors<kBits, N, kVectors>(head, v);
+  } else {
+    AddVectorsOfMany<kBits, N, kVectors>(head, v);
+  }
+}
+
 template <int kBits, int N>
 __attribute__((noinline)) void Heads(const PvArgs& args) {
-  constexpr int kVectors = N == 1 ? 4 : 2;
+  constexpr int kVectors = N == 1 || N == 3 ? 4 : 2;
   for (int i = 0; i < args.n_heads; ++i) {
     const HeadOf head(args, i);
     if (AllZero<N>(head.factors)) continue;
@@ -174,11 +241,11 @@ __attribute__((noinline)) void Heads(const PvArgs& args) {
     const int step = (static_cast<int>((ahead.end - ahead.at) / kLine) + n_turns - 1) / n_turns;
     int v = 0;
     for (; v + kVectors <= args.n_vectors; v += kVectors) {
-      AddVectors<kBits, N, kVectors>(head, v);
+      Add<kBits, N, kVectors>(head, v);
       ahead.Fetch(step);
     }
     for (; v < args.n_vectors; ++v) {
-      AddVectors<kBits, N, 1>(head, v);
+      Add<kBits, N, 1>(head, v);
       ahead.Fetch(step);
     }
   }
@@ -193,8 +260,14 @@ VARVE_INLINE void Block(const PvArgs& args) {
       return Heads<kBits, 2>(args);
     case 3:
       return Heads<kBits, 3>(args);
-    default:
+    case 4:
       return Heads<kBits, 4>(args);
+    case 5:
+      return Heads<kBits, 5>(args);
+    case 6:
+      return Heads<kBits, 6>(args);
+    default:
+      return Heads<kBits, 7>(args);
   }
 }
 

@@ -1,4 +1,4 @@
-// qk: logits of up to four queries a KV head with the 32 keys of one block, straight from the
+// qk: logits of up to seven queries a KV head with the 32 keys of one block, straight from the
 // codes.
 //
 //   logit[n][t] = gain[t] * ( wide_scale[n] * sum_wide level[c][t] * q16[n][c]  +  narrow_scale[n]
@@ -16,7 +16,7 @@
 
 namespace varve {
 
-inline constexpr int kMaxQkQueries = 4;
+inline constexpr int kMaxQkQueries = 7;
 inline constexpr int kMaxQkRuns = 6;
 
 /// Stored channels of one width, in whole groups of quads (4 channels).
@@ -38,7 +38,7 @@ struct QkRuns {
 /// A batch of prepared queries. `operand` is in the ISA's own order, QkOperandBytes() long, 64-byte
 /// aligned.
 struct QkQueries {
-  int n = 0;  ///< 1..4
+  int n = 0;  ///< 1..7
   const void* operand = nullptr;
   float wide_scale[kMaxQkQueries] = {};
   float narrow_scale[kMaxQkQueries] = {};

@@ -96,31 +96,32 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
   return q;
 }
 
-/// Logits of the tokens of halves kFirst to kLast.
+/// Logits of N of the batch's queries, from `first` on, with the tokens of halves kFirst to kLast.
 template <int N, int kFirst, int kLast>
-__attribute__((noinline)) void Block(const QkArgs& args, int head) {
+__attribute__((noinline)) void Block(const QkArgs& args, int head, int first) {
   using S = Sums<N, kFirst, kLast>;
   const QkRuns& runs = args.runs[head];
   const QkQueries& queries = args.queries[head];
   const uint8_t* codes = args.codes + head * args.head_stride;
   const uint8_t* gains = reinterpret_cast<const uint8_t*>(args.gains) + head * args.head_stride;
-  float* logits = args.logits + head * N * 32;
-  const auto* q = static_cast<const int32_t*>(queries.operand);
+  float* logits = args.logits + (head * queries.n + first) * 32;
+  const auto* q = static_cast<const int32_t*>(queries.operand) + 2 * first;
+  const int stride = 2 * queries.n;
   S wide;
-  wide.Set(&queries.start[0][0]);
-  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], codes, q, 2 * N, wide);
+  wide.Set(&queries.start[first][0]);
+  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], codes, q, stride, wide);
   __m256 logit[N][S::kPieces];
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
-    const __m256 scale = _mm256_set1_ps(queries.wide_scale[n]);
+    const __m256 scale = _mm256_set1_ps(queries.wide_scale[first + n]);
 #pragma GCC unroll 4
     for (int p = 0; p < S::kPieces; ++p)
       logit[n][p] = _mm256_mul_ps(_mm256_cvtepi32_ps(wide.acc[n][p]), scale);
   }
   S narrow;
-  narrow.Set(&queries.start[0][2]);
+  narrow.Set(&queries.start[first][2]);
   for (int r = runs.n_wide_runs; r < runs.n_runs; ++r)
-    q = AddRun(runs.run[r], codes, q, 2 * N, narrow);
+    q = AddRun(runs.run[r], codes, q, stride, narrow);
 #pragma GCC unroll 4
   for (int p = 0; p < S::kPieces; ++p) {
     const int token = 16 * kFirst + 8 * p;
@@ -129,10 +130,26 @@ __attribute__((noinline)) void Block(const QkArgs& args, int head) {
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
       const __m256 part = _mm256_mul_ps(_mm256_cvtepi32_ps(narrow.acc[n][p]),
-                                        _mm256_set1_ps(queries.narrow_scale[n]));
+                                        _mm256_set1_ps(queries.narrow_scale[first + n]));
       _mm256_storeu_ps(logits + 32 * n + token,
                        _mm256_mul_ps(_mm256_add_ps(logit[n][p], part), gain));
     }
+  }
+}
+
+/// Up to four queries at a time: more have no room for their sums.
+void Queries(const QkArgs& args, int head, int first, int n) {
+  switch (n) {
+    case 1:
+      return Block<1, 0, 1>(args, head, first);
+    case 2:
+      return Block<2, 0, 1>(args, head, first);
+    case 3:
+      Block<3, 0, 0>(args, head, first);
+      return Block<3, 1, 1>(args, head, first);
+    default:
+      Block<4, 0, 0>(args, head, first);
+      return Block<4, 1, 1>(args, head, first);
   }
 }
 
@@ -142,21 +159,10 @@ void QkAvx2(const QkArgs& args) {
   for (int head = 0; head < args.n_heads; ++head) {
     Ahead ahead(args.codes, args.head_stride, args.n_heads, head, args.next, args.next_stride);
     ahead.Fetch(static_cast<int>((ahead.end - ahead.at) / kLine));
-    switch (args.queries[head].n) {
-      case 1:
-        Block<1, 0, 1>(args, head);
-        break;
-      case 2:
-        Block<2, 0, 1>(args, head);
-        break;
-      case 3:
-        Block<3, 0, 0>(args, head);
-        Block<3, 1, 1>(args, head);
-        break;
-      default:
-        Block<4, 0, 0>(args, head);
-        Block<4, 1, 1>(args, head);
-    }
+    const int n = args.queries[head].n;
+    const int n_first = n <= 4 ? n : (n + 1) / 2;
+    Queries(args, head, 0, n_first);
+    if (n > n_first) Queries(args, head, n_first, n - n_first);
   }
 }
 

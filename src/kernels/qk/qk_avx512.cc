@@ -1,9 +1,8 @@
 // qk on AVX-512 VNNI + VBMI. A 64-byte product line is 16 tokens x 4 channels; dword lane = token.
 //
 //   registers, N queries, T terms (2 in wide runs: high and low byte of q16; 1 in narrow ones):
-//     acc[set][n][term][half]   N * T * 2 accumulators a set, two sets when N * T is small, to
-//     cover the latency of
-//                               VPDPBUSD (5 cycles, 2 a cycle)
+//     acc[set][n][term][half]   one half of the tokens after the other from five queries on; two
+//     sets where there are few, to cover the latency of VPDPBUSD (5 cycles, 2 a cycle)
 //     k0, k1                    a quad's lines for tokens 0..15 and 16..31, decoded by one VPERMB
 //     each
 //   q is the broadcast memory operand of VPDPBUSD, so it costs no register and no port 5.
@@ -23,23 +22,38 @@ namespace {
 
 using Codes = Tables<128>;
 
+// Accumulators of more queries over all 32 tokens do not fit the registers.
+constexpr int kMaxBothHalves = 4;
+
 /// acc += sum of 4 products of k (unsigned) and the broadcast dword at q (signed).
 VARVE_INLINE void Dot(__m512i& acc, __m512i k, const int32_t* q) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(k), "m"(*q));
 }
 
-template <int N, int T>
+/// Sums of N queries in T terms over the tokens of halves kFirst to kLast.
+template <int N, int T, int kFirst, int kLast>
 struct Sums {
-  static constexpr int kSets = N * T <= 3 ? 2 : 1;
-  __m512i acc[kSets][N][T][2];
+  static constexpr int kStep = N * T;  ///< dwords of a quad's queries
+  static constexpr int kHalves = kLast - kFirst + 1;
+  static constexpr int kSets = N * T * kHalves <= 6 ? 2 : 1;
+  __m512i acc[kSets][N][T][kHalves];
+
+  /// Starts query n, term t at `start`.
+  VARVE_INLINE void Set(int n, int t, int32_t start) {
+#pragma GCC unroll 2
+    for (int half = 0; half < kHalves; ++half) {
+      acc[0][n][t][half] = _mm512_set1_epi32(start);
+      if constexpr (kSets == 2) acc[1][n][t][half] = _mm512_setzero_si512();
+    }
+  }
 
   VARVE_INLINE void Quad(int set, __m512i k0, __m512i k1, const int32_t* q) {
-#pragma GCC unroll 4
+#pragma GCC unroll 7
     for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 2
       for (int t = 0; t < T; ++t) {
-        Dot(acc[set % kSets][n][t][0], k0, q + n * T + t);
-        Dot(acc[set % kSets][n][t][1], k1, q + n * T + t);
+        if constexpr (kFirst == 0) Dot(acc[set % kSets][n][t][0], k0, q + n * T + t);
+        if constexpr (kLast == 1) Dot(acc[set % kSets][n][t][kHalves - 1], k1, q + n * T + t);
       }
     }
   }
@@ -67,10 +81,10 @@ struct Prefetch {
   }
 };
 
-template <int N, int T>
+template <typename S>
 VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const int32_t* q,
-                                   Sums<N, T>& sums, Prefetch& prefetch) {
-  constexpr int kStep = N * T;
+                                   S& sums, Prefetch& prefetch) {
+  constexpr int kStep = S::kStep;
   const uint8_t* line = codes + run.byte_offset;
   int quads = run.n_quads;
   switch (run.bits) {
@@ -139,71 +153,65 @@ VARVE_INLINE __m512 WideValue(__m512i high, __m512i low) {
   return _mm512_fmadd_ps(_mm512_cvtepi32_ps(high), _mm512_set1_ps(256.0f), _mm512_cvtepi32_ps(low));
 }
 
-template <int N>
-VARVE_INLINE void Head(const QkArgs& args, int head) {
+/// Logits of the tokens of halves kFirst to kLast.
+template <int N, int kFirst, int kLast>
+VARVE_INLINE void Tokens(const QkArgs& args, int head, Prefetch& prefetch) {
+  using Wide = Sums<N, 2, kFirst, kLast>;
+  using Narrow = Sums<N, 1, kFirst, kLast>;
+  constexpr int kHalves = Wide::kHalves;
   const QkRuns& runs = args.runs[head];
   const QkQueries& queries = args.queries[head];
   const uint8_t* codes = args.codes + head * args.head_stride;
   const uint8_t* gains = reinterpret_cast<const uint8_t*>(args.gains) + head * args.head_stride;
-  float* logits = args.logits + head * N * 32;
+  float* logits = args.logits + head * N * 32 + 16 * kFirst;
   const auto* q = static_cast<const int32_t*>(queries.operand);
-  Prefetch prefetch(args, head);
 
-  Sums<N, 2> wide;
-#pragma GCC unroll 4
+  Wide wide;
+#pragma GCC unroll 7
   for (int n = 0; n < N; ++n) {
-#pragma GCC unroll 2
-    for (int t = 0; t < 2; ++t) {
-#pragma GCC unroll 2
-      for (int half = 0; half < 2; ++half) {
-        wide.acc[0][n][t][half] = _mm512_set1_epi32(queries.start[n][t]);
-        if constexpr (Sums<N, 2>::kSets == 2) wide.acc[1][n][t][half] = _mm512_setzero_si512();
-      }
-    }
+    wide.Set(n, 0, queries.start[n][0]);
+    wide.Set(n, 1, queries.start[n][1]);
   }
-  for (int r = 0; r < runs.n_wide_runs; ++r)
-    q = AddRun<N, 2>(runs.run[r], codes, q, wide, prefetch);
+  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], codes, q, wide, prefetch);
 
-  __m512 logit[N][2];
-#pragma GCC unroll 4
+  __m512 logit[N][kHalves];
+#pragma GCC unroll 7
   for (int n = 0; n < N; ++n) {
     const __m512 scale = _mm512_set1_ps(queries.wide_scale[n]);
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kHalves; ++half) {
       logit[n][half] =
           _mm512_mul_ps(WideValue(wide.Total(n, 0, half), wide.Total(n, 1, half)), scale);
     }
   }
 
-  const __m512 gain[2] = {
-      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains))),
-      _mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 32)))};
+  __m512 gain[kHalves];
+#pragma GCC unroll 2
+  for (int half = 0; half < kHalves; ++half) {
+    gain[half] = _mm512_cvtph_ps(
+        _mm256_loadu_si256(reinterpret_cast<const __m256i*>(gains + 32 * (kFirst + half))));
+  }
   if (runs.n_wide_runs == runs.n_runs) {
-#pragma GCC unroll 4
+#pragma GCC unroll 7
     for (int n = 0; n < N; ++n) {
-      _mm512_storeu_ps(logits + 32 * n, _mm512_mul_ps(logit[n][0], gain[0]));
-      _mm512_storeu_ps(logits + 32 * n + 16, _mm512_mul_ps(logit[n][1], gain[1]));
+#pragma GCC unroll 2
+      for (int half = 0; half < kHalves; ++half)
+        _mm512_storeu_ps(logits + 32 * n + 16 * half, _mm512_mul_ps(logit[n][half], gain[half]));
     }
     return;
   }
 
-  Sums<N, 1> narrow;
-#pragma GCC unroll 4
-  for (int n = 0; n < N; ++n) {
-#pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
-      narrow.acc[0][n][0][half] = _mm512_set1_epi32(queries.start[n][2]);
-      if constexpr (Sums<N, 1>::kSets == 2) narrow.acc[1][n][0][half] = _mm512_setzero_si512();
-    }
-  }
+  Narrow narrow;
+#pragma GCC unroll 7
+  for (int n = 0; n < N; ++n) narrow.Set(n, 0, queries.start[n][2]);
   for (int r = runs.n_wide_runs; r < runs.n_runs; ++r)
-    q = AddRun<N, 1>(runs.run[r], codes, q, narrow, prefetch);
+    q = AddRun(runs.run[r], codes, q, narrow, prefetch);
 
-#pragma GCC unroll 4
+#pragma GCC unroll 7
   for (int n = 0; n < N; ++n) {
     const __m512 scale = _mm512_set1_ps(queries.narrow_scale[n]);
 #pragma GCC unroll 2
-    for (int half = 0; half < 2; ++half) {
+    for (int half = 0; half < kHalves; ++half) {
       const __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(narrow.Total(n, 0, half)), scale);
       _mm512_storeu_ps(logits + 32 * n + 16 * half,
                        _mm512_mul_ps(_mm512_add_ps(logit[n][half], part), gain[half]));
@@ -213,7 +221,15 @@ VARVE_INLINE void Head(const QkArgs& args, int head) {
 
 template <int N>
 __attribute__((noinline)) void Heads(const QkArgs& args) {
-  for (int head = 0; head < args.n_heads; ++head) Head<N>(args, head);
+  for (int head = 0; head < args.n_heads; ++head) {
+    Prefetch prefetch(args, head);
+    if constexpr (N <= kMaxBothHalves) {
+      Tokens<N, 0, 1>(args, head, prefetch);
+    } else {
+      Tokens<N, 0, 0>(args, head, prefetch);
+      Tokens<N, 1, 1>(args, head, prefetch);
+    }
+  }
 }
 
 }  // namespace
@@ -226,8 +242,14 @@ void QkAvx512(const QkArgs& args) {
       return Heads<2>(args);
     case 3:
       return Heads<3>(args);
-    default:
+    case 4:
       return Heads<4>(args);
+    case 5:
+      return Heads<5>(args);
+    case 6:
+      return Heads<6>(args);
+    default:
+      return Heads<7>(args);
   }
 }
 
