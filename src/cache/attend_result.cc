@@ -9,11 +9,6 @@
 namespace varve {
 namespace {
 
-// Sums may stand this many octaves above their exponent before they are brought down.
-constexpr int kMaxOctaves = 60;
-// Blocks this far below the largest so far add nothing that f32 could hold.
-constexpr int kMinOctaves = -120;
-
 float PowerOfTwo(int exponent) {
   return std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
 }
@@ -52,27 +47,8 @@ void PartialResult::UsePlain() const {
   std::fill_n(plain, Size(n_items, plain_channels), 0.0f);
 }
 
-bool PartialResult::Add(const BlockWeights& weights) const {
-  const int32_t* __restrict e = weights.exponent;
-  const int32_t* __restrict base = exponent;
-  const float* __restrict block_sum = weights.sum;
-  const float* __restrict unit = weights.unit;
-  float* __restrict total = sum;
-  float* __restrict factors = weights.factors;
-  // Unsigned, so that kNoExponent on one side is out of range too; on both sides it adds nothing.
-  constexpr auto kRange = static_cast<uint32_t>(kMaxOctaves - kMinOctaves);
-  uint32_t outside = 0;
-  for (int i = 0; i < n_items; ++i) {
-    const uint32_t octaves = static_cast<uint32_t>(e[i]) - static_cast<uint32_t>(base[i]);
-    outside |= static_cast<uint32_t>(octaves - static_cast<uint32_t>(kMinOctaves) > kRange);
-  }
-  if (outside != 0) return false;
-  for (int i = 0; i < n_items; ++i) {
-    const float factor = PowerOfTwo(e[i] - base[i]);
-    total[i] += block_sum[i] * factor;
-    factors[i] = factor * unit[i];
-  }
-  return true;
+void PartialResult::AddShares(const float* share) const {
+  for (int i = 0; i < n_items; ++i) sum[i] += share[i];
 }
 
 float PartialResult::AddOne(int item, const BlockWeights& weights) const {

@@ -34,12 +34,11 @@ struct PartialResult {
   /// To be called before something is added to `plain`.
   void UsePlain() const;
 
-  /// Adds a block's weights and sets the factors. False, and nothing done, if an exponent is none
-  /// or too far from the result's for that.
-  bool Add(const BlockWeights& weights) const;
+  /// Adds a block's weights, as shares of the result's powers of two.
+  void AddShares(const float* share) const;
 
-  /// Adds the weights of one item and sets its factor. Returns what the result was multiplied by to
-  /// make room, 1 mostly.
+  /// Adds the weights of one item, whatever its exponent, and sets its factor. Returns what the
+  /// result was multiplied by to make room, 1 mostly.
   float AddOne(int item, const BlockWeights& weights) const;
 
   /// Takes back the factors of a block just added, where it and all that were passed over before

@@ -69,6 +69,10 @@ class Task {
     softmax_.sum = scratch.sums;
     softmax_.unit = scratch.units;
     softmax_.room = scratch.softmax_room;
+    softmax_.base = scratch.bases;
+    softmax_.share = scratch.shares;
+    softmax_.factor = scratch.factors;
+    SetBases();
     // The kernel carries octaves; a soft-capped logit comes in units of the cap.
     softmax_.cap = problem_.logit_softcap * 1.4426950408889634f;
   }
@@ -272,13 +276,18 @@ class Task {
       const int first = ItemAt(tile_index, 0, 0);
       const BlockWeights weights = {scratch_.exponents + first, scratch_.sums + first,
                                     scratch_.units + first, scratch_.factors + first};
-      if (!result_.Add(weights)) AddUnusual(tile_index, weights);
+      if (softmax_.near) {
+        result_.AddShares(scratch_.shares + first);
+      } else {
+        AddUnusual(tile_index, weights);
+      }
       if (problem_.value_skip_share > 0) result_.PassOver(problem_.value_skip_share, weights);
     }
+    if (!softmax_.near) SetBases();
   }
 
-  /// Add() where exponents lie far apart: earlier blocks of the tile have yet to add their values,
-  /// so they are brought down with the result.
+  /// Adds a block's weights where exponents lie far apart: earlier blocks of the tile have yet to
+  /// add their values, so they are brought down with the result.
   void AddUnusual(int tile_index, const BlockWeights& weights) const {
     for (int item = 0; item < n_items_; ++item) {
       const float shrink = result_.AddOne(item, weights);
@@ -286,6 +295,12 @@ class Task {
       for (int earlier = 0; earlier < tile_index; ++earlier)
         scratch_.factors[ItemAt(earlier, 0, item)] *= shrink;
     }
+  }
+
+  /// Tells softmax what the result stands at.
+  void SetBases() const {
+    for (int tile_index = 0; tile_index < scratch_.n_tile_blocks; ++tile_index)
+      std::copy_n(result_.exponent, n_items_, scratch_.bases + ItemAt(tile_index, 0, 0));
   }
 
   /// Gains of a block's packed values, `stride` numbers from one head to the next, and what a level
@@ -489,7 +504,6 @@ void TaskScratch::Take(const AttendPlan& plan, int kv_heads, int rows, Bump& mem
   const int n_planes = problem.mask != nullptr ? problem.mask_heads : 1;
   logits = memory.Take<float>(Size(n_tile_items, kBlockTokens));
   weights = memory.Take<std::byte>(Size(n_tile_items) * kLineBytes);
-  factors = memory.Take<float>(Size(n_tile_items));
   bias = memory.Take<float>(Size(n_tile_blocks, n_planes, rows, kBlockTokens));
   bias_slot = memory.Take<int32_t>(Size(n_items));
   batch_start = memory.Take<int32_t>(Size(BatchCount(rows * plan.n_rep) + 1));
@@ -500,6 +514,9 @@ void TaskScratch::Take(const AttendPlan& plan, int kv_heads, int rows, Bump& mem
   gain_offset = memory.Take<size_t>(Size(n_items));
   exponents = memory.Take<int32_t>(n_grouped);
   sums = memory.Take<float>(n_grouped);
+  bases = memory.Take<int32_t>(n_grouped);
+  shares = memory.Take<float>(n_grouped);
+  factors = memory.Take<float>(n_grouped);
   units = memory.Take<float>(n_grouped);
   softmax_room = memory.Take<float>(2 * n_grouped);
   bias_of = memory.Take<const float*>(Size(n_tile_blocks, n_planes, rows));

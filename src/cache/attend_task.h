@@ -14,7 +14,6 @@ struct TaskScratch {
   int n_tile_blocks = 0;
   float* logits = nullptr;          ///< [items of a tile][32]
   std::byte* weights = nullptr;     ///< [items of a tile][64]
-  float* factors = nullptr;         ///< [items of a tile]
   float* bias = nullptr;            ///< [tile blocks][mask planes][rows][32]
   const float** bias_of = nullptr;  ///< [tile blocks][mask planes][rows]
   int32_t* bias_slot = nullptr;     ///< [items] index into a block's bias_of
@@ -24,6 +23,9 @@ struct TaskScratch {
   int32_t* exponents = nullptr;
   float* sums = nullptr;
   float* units = nullptr;
+  int32_t* bases = nullptr;
+  float* shares = nullptr;
+  float* factors = nullptr;
   float* softmax_room = nullptr;
   size_t* gain_offset = nullptr;   ///< [items] from the first head's gains
   int32_t* batch_start = nullptr;  ///< [batches + 1] first query of each

@@ -159,6 +159,9 @@ struct SoftmaxItems {
     args.sum = sum.data();
     args.unit = unit.data();
     args.room = room.data();
+    args.base = base.data();
+    args.share = share.data();
+    args.factor = factor.data();
   }
 
   SoftmaxArgs args;
@@ -169,6 +172,9 @@ struct SoftmaxItems {
   GuardedBuffer<float> sum{kSoftmaxGroup};
   GuardedBuffer<float> unit{kSoftmaxGroup};
   GuardedBuffer<float> room{2 * kSoftmaxGroup};
+  GuardedBuffer<int32_t> base{kSoftmaxGroup};
+  GuardedBuffer<float> share{kSoftmaxGroup};
+  GuardedBuffer<float> factor{kSoftmaxGroup};
 };
 
 TEST_P(Kernels, SoftmaxAndPvAgreeWithTheReferenceToTheBit) {
@@ -199,6 +205,7 @@ TEST_P(Kernels, SoftmaxAndPvAgreeWithTheReferenceToTheBit) {
               items.bias[i] = biased ? bias.data() : nullptr;
               items.slope[i] = 0.25f;
               items.unit[i] = 0.5f;
+              items.base[i] = mode == 0 ? 2 - static_cast<int>(i) : mode == 1 ? -70 : kNoExponent;
               items.v_gains[i] = mode == 4 && i == 0 ? nullptr : gains.data();
             }
             kernels.softmax(args);
@@ -231,7 +238,11 @@ TEST_P(Kernels, SoftmaxAndPvAgreeWithTheReferenceToTheBit) {
             ASSERT_EQ(got_items.exponent[i], want_items.exponent[i]) << "mode " << mode;
             ASSERT_EQ(got_items.sum[i], want_items.sum[i]) << "mode " << mode;
             ASSERT_EQ(got_items.unit[i], want_items.unit[i]) << "mode " << mode;
+            ASSERT_EQ(got_items.share[i], want_items.share[i]) << "mode " << mode;
+            ASSERT_EQ(got_items.factor[i], want_items.factor[i]) << "mode " << mode;
           }
+          ASSERT_EQ(got_items.args.near, want_items.args.near) << "mode " << mode;
+          ASSERT_EQ(got_items.args.near, mode == 0) << "mode " << mode;
           if (mode == 4) {
             for (size_t t = 0; t < kTokens; ++t) ASSERT_EQ(got_logits[t], want_logits[t]);
           }
@@ -279,6 +290,54 @@ TEST_P(Kernels, SoftmaxTellsWhatItMet) {
   EXPECT_TRUE(std::isnan(args.sum[3]));
   EXPECT_EQ(args.exponent[4], 1);
   EXPECT_EQ(args.sum[4], 31.0f);
+}
+
+TEST_P(Kernels, SoftmaxFindsPowersOfTwoAgainstTheBases) {
+  GuardedBuffer<float> logits(5 * kTokens);
+  GuardedBuffer<float> none(kTokens);
+  GuardedBuffer<uint16_t> gains(kTokens);
+  std::fill(none.begin(), none.end(), -INFINITY);
+  std::fill(gains.begin(), gains.end(), F32ToF16(1.0f));
+  GuardedBuffer<std::array<std::byte, 64>> weights(5);
+  SoftmaxItems items(5);
+  SoftmaxArgs& args = items.args;
+  args.logits = logits.data();
+  args.weights = weights.data();
+  const auto run = [&](int32_t base_of_first, int32_t base_of_none) {
+    std::fill(logits.begin(), logits.end(), 3.0f);
+    for (size_t i = 0; i < 5; ++i) {
+      items.v_gains[i] = gains.data();
+      items.unit[i] = 32767.0f;
+      items.base[i] = 1;
+    }
+    items.base[0] = base_of_first;
+    items.base[4] = base_of_none;
+    items.bias[4] = none.data();
+    set().softmax(args);
+  };
+  // Weights of 1 each: e is 3.
+  run(5, kNoExponent);
+  EXPECT_TRUE(args.near);
+  EXPECT_EQ(args.share[0], 8.0f);
+  EXPECT_EQ(args.factor[0], 0.25f);
+  EXPECT_EQ(args.share[1], 128.0f);
+  EXPECT_EQ(args.factor[1], 4.0f);
+  EXPECT_EQ(args.share[4], 0.0f);
+  EXPECT_EQ(args.factor[4], 0.0f);
+  run(3 - kMaxOctaves, kNoExponent);
+  EXPECT_TRUE(args.near);
+  EXPECT_EQ(args.factor[0], std::ldexp(1.0f, kMaxOctaves));
+  run(3 - kMinOctaves, kNoExponent);
+  EXPECT_TRUE(args.near);
+  EXPECT_EQ(args.factor[0], std::ldexp(1.0f, kMinOctaves));
+  for (const int32_t far : {3 - kMaxOctaves - 1, 3 - kMinOctaves + 1, kNoExponent}) {
+    run(far, kNoExponent);
+    EXPECT_FALSE(args.near) << far;
+    EXPECT_EQ(args.share[0], 0.0f) << far;
+    EXPECT_EQ(args.factor[1], 4.0f) << far;
+  }
+  run(3, 3);  // nothing to add to a result that is there
+  EXPECT_FALSE(args.near);
 }
 
 TEST_P(Kernels, RowOperationsOfAnyLength) {

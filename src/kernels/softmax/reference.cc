@@ -37,9 +37,23 @@ float LaneTotal(const float* x) {
   return lane[0];
 }
 
+/// The item's share and factor in a result at its base.
+void Enter(SoftmaxArgs& args, int item) {
+  // Unsigned, so that kNoExponent on one side is out of range.
+  const uint32_t octaves =
+      static_cast<uint32_t>(args.exponent[item]) - static_cast<uint32_t>(args.base[item]);
+  const bool near = octaves - static_cast<uint32_t>(kMinOctaves) <=
+                    static_cast<uint32_t>(kMaxOctaves - kMinOctaves);
+  const float power = near ? std::bit_cast<float>((octaves + 127) << 23) : 0.0f;
+  args.share[item] = args.sum[item] * power;
+  args.factor[item] = args.unit[item] * power;
+  args.near = args.near && near;
+}
+
 }  // namespace
 
 void SoftmaxReference(SoftmaxArgs& args) {
+  args.near = true;
   for (int item = 0; item < args.n_items; ++item) {
     float* x = args.logits + item * kTokens;
     const float* bias = args.open ? nullptr : args.bias[item];
@@ -66,6 +80,7 @@ void SoftmaxReference(SoftmaxArgs& args) {
     args.unit[item] = 0;
     if (bad || max == -INFINITY) {
       std::fill_n(x, kTokens, 0.0f);
+      Enter(args, item);
       continue;
     }
     const float exponent = std::ceil(max);
@@ -79,6 +94,7 @@ void SoftmaxReference(SoftmaxArgs& args) {
     args.sum[item] = LaneTotal(x);
     args.unit[item] =
         args.v_gains[item] != nullptr ? level * (gain_max * (1.0f / 32767.0f)) : level;
+    Enter(args, item);
   }
 }
 

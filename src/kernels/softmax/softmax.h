@@ -7,7 +7,8 @@
 //
 // A cell with bias -inf, or past the live bits, takes no part whatever its logit and gain hold. A
 // NaN among the others makes `sum` NaN. The exponent is an integer, so block results combine by
-// exact powers of two. Included by the kernel files of this family and by cache/attend.
+// exact powers of two, which are found here as well. Included by the kernel files of this family
+// and by cache/attend.
 #ifndef VARVE_KERNELS_SOFTMAX_SOFTMAX_H_
 #define VARVE_KERNELS_SOFTMAX_SOFTMAX_H_
 
@@ -38,7 +39,21 @@ struct SoftmaxArgs {
   /// kNoExponent.
   float* unit = nullptr;
   float* room = nullptr;  ///< [2][n_items], for the kernel's own use
+
+  // How the items enter results that stand at 2^base.
+  const int32_t* base = nullptr;  ///< [n_items]
+  float* share = nullptr;         ///< [n_items] out: sum * 2^(e - base)
+  float* factor = nullptr;        ///< [n_items] out: unit * 2^(e - base)
+  /// out: every e lies kMinOctaves to kMaxOctaves above its base. Where one does not, share and
+  /// factor take 0 for the power. kNoExponent lies 0 above itself.
+  bool near = false;
 };
+
+/// A result may stand this many octaves below a block before it is brought down.
+inline constexpr int kMaxOctaves = 60;
+
+/// Blocks this far below a result add nothing that f32 could hold.
+inline constexpr int kMinOctaves = -120;
 
 using SoftmaxKernel = void (*)(SoftmaxArgs& args);
 

@@ -191,17 +191,31 @@ VARVE_INLINE void Items(SoftmaxArgs& args, int first, int n) {
   const __m256 seen = _mm256_cmp_ps(exponent, minus_inf, _CMP_GT_OQ);
   const __m256 present = _mm256_andnot_ps(bad, seen);
   const __m256i none = _mm256_set1_epi32(kNoExponent);
-  _mm256_storeu_si256(
-      reinterpret_cast<__m256i*>(args.exponent + first),
-      _mm256_blendv_epi8(none, _mm256_cvtps_epi32(exponent), _mm256_castps_si256(present)));
-  _mm256_storeu_ps(args.sum + first, _mm256_blendv_ps(_mm256_and_ps(sums, present),
-                                                      _mm256_set1_ps(__builtin_nanf("")), bad));
+  const __m256i e =
+      _mm256_blendv_epi8(none, _mm256_cvtps_epi32(exponent), _mm256_castps_si256(present));
+  const __m256 sum =
+      _mm256_blendv_ps(_mm256_and_ps(sums, present), _mm256_set1_ps(__builtin_nanf("")), bad);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(args.exponent + first), e);
+  _mm256_storeu_ps(args.sum + first, sum);
   const __m256 level = _mm256_and_ps(_mm256_loadu_ps(args.unit + first), present);
   const __m256 weight = _mm256_mul_ps(gain_max, _mm256_set1_ps(1.0f / 32767.0f));
   const __m256 is_packed =
       _mm256_castsi256_ps(_mm256_load_si256(reinterpret_cast<const __m256i*>(packed)));
-  _mm256_storeu_ps(args.unit + first,
-                   _mm256_blendv_ps(level, _mm256_mul_ps(level, weight), is_packed));
+  const __m256 unit = _mm256_blendv_ps(level, _mm256_mul_ps(level, weight), is_packed);
+  _mm256_storeu_ps(args.unit + first, unit);
+
+  const __m256i octaves =
+      _mm256_sub_epi32(e, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(args.base + first)));
+  const __m256i above = _mm256_sub_epi32(octaves, _mm256_set1_epi32(kMinOctaves));
+  const __m256i near = _mm256_cmpeq_epi32(
+      above, _mm256_min_epu32(above, _mm256_set1_epi32(kMaxOctaves - kMinOctaves)));
+  const __m256i power_bits =
+      _mm256_slli_epi32(_mm256_add_epi32(octaves, _mm256_set1_epi32(127)), 23);
+  const __m256 power = _mm256_castsi256_ps(_mm256_and_si256(near, power_bits));
+  _mm256_storeu_ps(args.share + first, _mm256_mul_ps(sum, power));
+  _mm256_storeu_ps(args.factor + first, _mm256_mul_ps(unit, power));
+  const int items = (1 << n) - 1;
+  args.near = args.near && (_mm256_movemask_ps(_mm256_castsi256_ps(near)) & items) == items;
 }
 
 #undef VARVE_INLINE
@@ -209,6 +223,7 @@ VARVE_INLINE void Items(SoftmaxArgs& args, int first, int n) {
 }  // namespace
 
 void SoftmaxAvx2(SoftmaxArgs& args) {
+  args.near = true;
   for (int first = 0; first < args.n_items; first += kItems) {
     const int n = args.n_items - first < kItems ? args.n_items - first : kItems;
     if (args.open) {

@@ -127,8 +127,9 @@ __attribute__((always_inline)) inline void StoreWeights(const SoftmaxArgs& args,
   _mm512_store_si512(static_cast<uint8_t*>(args.weights) + 64 * item, ordered);
 }
 
-/// Results of a group. A NaN or +inf among the logits, or a NaN gain, has made the sum NaN.
-__attribute__((always_inline)) inline void Finish(SoftmaxArgs& args, int first,
+/// Results of a group of n items. A NaN or +inf among the logits, or a NaN gain, has made the sum
+/// NaN.
+__attribute__((always_inline)) inline void Finish(SoftmaxArgs& args, int first, int n,
                                                   const __m512* sum_rows) {
   const __m512 exponent = _mm512_loadu_ps(args.room + first);
   const __m512 sums = FoldRows<Add>(sum_rows);
@@ -136,11 +137,24 @@ __attribute__((always_inline)) inline void Finish(SoftmaxArgs& args, int first,
   const __mmask16 seen =
       _mm512_cmp_ps_mask(exponent, _mm512_set1_ps(-__builtin_inff()), _CMP_GT_OQ);
   const __mmask16 present = seen & static_cast<__mmask16>(~bad);
-  _mm512_storeu_si512(args.exponent + first,
-                      _mm512_mask_cvtps_epi32(_mm512_set1_epi32(kNoExponent), present, exponent));
-  _mm512_storeu_ps(args.sum + first, _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad,
-                                                        _mm512_set1_ps(__builtin_nanf(""))));
-  _mm512_storeu_ps(args.unit + first, _mm512_maskz_loadu_ps(present, args.unit + first));
+  const __m512i e = _mm512_mask_cvtps_epi32(_mm512_set1_epi32(kNoExponent), present, exponent);
+  const __m512 sum = _mm512_mask_mov_ps(_mm512_maskz_mov_ps(present, sums), bad,
+                                        _mm512_set1_ps(__builtin_nanf("")));
+  const __m512 unit = _mm512_maskz_loadu_ps(present, args.unit + first);
+  _mm512_storeu_si512(args.exponent + first, e);
+  _mm512_storeu_ps(args.sum + first, sum);
+  _mm512_storeu_ps(args.unit + first, unit);
+
+  const __m512i octaves = _mm512_sub_epi32(e, _mm512_loadu_si512(args.base + first));
+  const __mmask16 near =
+      _mm512_cmple_epu32_mask(_mm512_sub_epi32(octaves, _mm512_set1_epi32(kMinOctaves)),
+                              _mm512_set1_epi32(kMaxOctaves - kMinOctaves));
+  const __m512 power = _mm512_castsi512_ps(
+      _mm512_maskz_slli_epi32(near, _mm512_add_epi32(octaves, _mm512_set1_epi32(127)), 23));
+  _mm512_storeu_ps(args.share + first, _mm512_mul_ps(sum, power));
+  _mm512_storeu_ps(args.factor + first, _mm512_mul_ps(unit, power));
+  const __mmask16 items = static_cast<__mmask16>((1u << n) - 1);
+  args.near = args.near && (near & items) == items;
 }
 
 struct Halves {
@@ -194,7 +208,7 @@ struct Open {
                    _mm512_cvtps_epi32(_mm512_mul_ps(b, gains.half[1])));
     }
     for (int i = n; i < kSoftmaxGroup; ++i) rows[i] = _mm512_setzero_ps();
-    Finish(args, first, rows);
+    Finish(args, first, n, rows);
   }
 };
 
@@ -278,7 +292,7 @@ struct Masked {
       StoreWeights(args, item, integers[0], integers[1]);
     }
     for (int i = n; i < kSoftmaxGroup; ++i) rows[i] = _mm512_setzero_ps();
-    Finish(args, first, rows);
+    Finish(args, first, n, rows);
   }
 };
 
@@ -299,6 +313,7 @@ __attribute__((noinline)) void Run(SoftmaxArgs& args) {
 }  // namespace
 
 void SoftmaxAvx512(SoftmaxArgs& args) {
+  args.near = true;
   if (args.open) {
     Run<Open>(args);
   } else {
