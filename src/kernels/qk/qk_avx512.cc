@@ -5,7 +5,7 @@
 //     sets where there are few, to cover the latency of VPDPBUSD (5 cycles, 2 a cycle)
 //     k0, k1                    a quad's lines for tokens 0..15 and 16..31, decoded by one VPERMB
 //     each
-//   q is the broadcast memory operand of VPDPBUSD, so it costs no register and no port 5.
+//   q                         broadcast to a register for both halves, or as a memory operand for one
 //
 // VPDPBUSD multiplies unsigned by signed: lines decode to level + 128, and accumulators start at
 // -128 * sum(q). Operand order: wide quads [quad][n]{high, low} dwords of 4 channels, then narrow
@@ -25,8 +25,13 @@ using Codes = Tables<128>;
 // Accumulators of more queries over all 32 tokens do not fit the registers.
 constexpr int kMaxBothHalves = 4;
 
-/// acc += sum of 4 products of k (unsigned) and the broadcast dword at q (signed).
-VARVE_INLINE void Dot(__m512i& acc, __m512i k, const int32_t* q) {
+/// acc += sum of 4 products of k (unsigned) and q (signed).
+VARVE_INLINE void Dot(__m512i& acc, __m512i k, __m512i q) {
+  asm("vpdpbusd %2, %1, %0" : "+v"(acc) : "v"(k), "v"(q));
+}
+
+/// The same with the dword at q for all lanes.
+VARVE_INLINE void DotMemory(__m512i& acc, __m512i k, const int32_t* q) {
   asm("vpdpbusd %2%{1to16%}, %1, %0" : "+v"(acc) : "v"(k), "m"(*q));
 }
 
@@ -52,8 +57,15 @@ struct Sums {
     for (int n = 0; n < N; ++n) {
 #pragma GCC unroll 2
       for (int t = 0; t < T; ++t) {
-        if constexpr (kFirst == 0) Dot(acc[set % kSets][n][t][0], k0, q + n * T + t);
-        if constexpr (kLast == 1) Dot(acc[set % kSets][n][t][kHalves - 1], k1, q + n * T + t);
+        __m512i(&sums)[kHalves] = acc[set % kSets][n][t];
+        const int32_t* at = q + n * T + t;
+        if constexpr (kHalves == 2) {
+          const __m512i query = _mm512_set1_epi32(*at);
+          Dot(sums[0], k0, query);
+          Dot(sums[1], k1, query);
+        } else {
+          DotMemory(sums[0], kFirst == 0 ? k0 : k1, at);
+        }
       }
     }
   }
@@ -261,12 +273,16 @@ void QkPackAvx512(const QkPackArgs& args) {
   const int stride = 4 * runs.n_quads;
   const int n_narrow = runs.n_quads - runs.n_wide_quads;
   int32_t* narrow_out = out + static_cast<ptrdiff_t>(runs.n_wide_quads) * args.n * 2;
+  const __m512i first_pairs =
+      _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+  const __m512i last_pairs = _mm512_add_epi32(first_pairs, _mm512_set1_epi32(8));
   for (int n = 0; n < args.n; ++n) {
     const int16_t* q = args.q + static_cast<ptrdiff_t>(n) * stride;
     __m512i high_sum = _mm512_setzero_si512();
     __m512i low_sum = _mm512_setzero_si512();
     const __m512i ones = _mm512_set1_epi8(1);
-    // Sixteen quads a turn: 64 int16 split into two lines of bytes, scattered n * 2 dwords apart.
+    // Sixteen quads a turn: 64 int16 split into two lines of bytes, {high, low} of a quad side by
+    // side.
     for (int quad = 0; quad < runs.n_wide_quads; quad += 16) {
       const int left = 4 * (runs.n_wide_quads - quad);
       const __mmask32 first = left >= 32 ? 0xffffffffu : (1u << left) - 1;
@@ -282,15 +298,12 @@ void QkPackAvx512(const QkPackArgs& args) {
                                               _mm512_cvtepi16_epi8(high_b), 1);
       high_sum = _mm512_dpbusd_epi32(high_sum, ones, high);
       low_sum = _mm512_dpbusd_epi32(low_sum, ones, low);
-      alignas(64) int32_t highs[16];
-      alignas(64) int32_t lows[16];
-      _mm512_store_si512(highs, high);
-      _mm512_store_si512(lows, low);
+      alignas(64) int64_t pairs[16];
+      _mm512_store_si512(pairs, _mm512_permutex2var_epi32(high, first_pairs, low));
+      _mm512_store_si512(pairs + 8, _mm512_permutex2var_epi32(high, last_pairs, low));
       const int count = left < 64 ? left / 4 : 16;
-      for (int i = 0; i < count; ++i) {
-        out[((quad + i) * args.n + n) * 2] = highs[i];
-        out[((quad + i) * args.n + n) * 2 + 1] = lows[i];
-      }
+      int32_t* to = out + 2 * (quad * args.n + n);
+      for (int i = 0; i < count; ++i, to += 2 * args.n) __builtin_memcpy(to, pairs + i, 8);
     }
     __m512i narrow_sum = _mm512_setzero_si512();
     for (int quad = 0; quad < n_narrow; quad += 8) {
