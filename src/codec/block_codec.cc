@@ -7,6 +7,7 @@
 #include <cstring>
 #include <span>
 
+#include "base/checked_math.h"
 #include "base/f16.h"
 #include "codec/codebooks.h"
 #include "codec/rotation.h"
@@ -79,11 +80,7 @@ class HeadCodec {
       : kernels_(ActiveKernels()),
         coding_(CodingOf(coding, head)),
         layout_(*coding_.layout),
-        lines_(lines) {
-    if (coding_.table == nullptr) return;
-    for (size_t i = 0; i < coding_.table->scale.size(); ++i)
-      inverse_scale_[i] = 1.0f / coding_.table->scale[i];
-  }
+        lines_(lines) {}
 
   const BlockLayout& layout() const { return layout_; }
 
@@ -100,7 +97,7 @@ class HeadCodec {
       return;
     }
     if (coding_.table != nullptr) {
-      kernels_.rows->gather(row, coding_.table->channel.data(), inverse_scale_.data(), 1.0f,
+      kernels_.rows->gather(row, coding_.table->channel.data(), InverseScale(), 1.0f,
                             stored_.data(), coding_.n_stored);
     } else {
       std::copy_n(row, layout_.head_dim, stored_.data());
@@ -195,6 +192,16 @@ class HeadCodec {
            (!is_rotated() || HadamardSize(layout_.head_dim) <= kMaxTileRotation);
   }
 
+  /// Of the table's stored channels.
+  const float* InverseScale() {
+    if (!has_inverse_scale_) {
+      for (size_t i = 0; i < coding_.table->scale.size(); ++i)
+        inverse_scale_[i] = 1.0f / coding_.table->scale[i];
+      has_inverse_scale_ = true;
+    }
+    return inverse_scale_.data();
+  }
+
   template <typename Args>
   static void SetRule(const PackCodeArgs& rule, Args& args) {
     args.allowed_error = rule.allowed_error;
@@ -247,7 +254,7 @@ class HeadCodec {
       kernels_.tile->rotate(tile, layout_.head_dim, size);
       unit = CodebookOf(source.layout_.scheme.bits).unit * std::sqrt(static_cast<float>(size));
       args.source = coding_.table->channel.data();
-      args.factor = inverse_scale_.data();
+      args.factor = InverseScale();
     } else {
       const auto zeros = static_cast<int16_t>(source.coding_.n_stored);
       std::fill_n(tile + zeros * kBlockTokens, kBlockTokens, static_cast<int16_t>(0));
@@ -325,9 +332,14 @@ class HeadCodec {
       }
       lines += static_cast<size_t>(n_lines) * kLineBytes;
     }
+    std::byte* gains = payload + layout_.code_bytes;
+    if (tokens == kAllTokens) {
+      std::memcpy(gains, gain, kBlockTokens * sizeof *gain);
+      return;
+    }
     for (uint32_t left = tokens; left != 0; left &= left - 1) {
       const auto token = static_cast<size_t>(std::countr_zero(left));
-      std::memcpy(payload + layout_.code_bytes + 2 * token, gain + token, sizeof *gain);
+      std::memcpy(gains + 2 * token, gain + token, sizeof *gain);
     }
   }
 
@@ -342,8 +354,10 @@ class HeadCodec {
 
   /// Product lines that hold a run's codes: whole quads of keys, vectors of 16 channels of values.
   int CodedLinesOf(const CodeRun& run) const {
-    const int whole = layout_.side == Side::kKey ? 4 : 16;
-    return (run.n_channels + whole - 1) / whole * whole / 2;
+    const auto n_channels = static_cast<size_t>(run.n_channels);
+    return static_cast<int>((layout_.side == Side::kKey ? RoundUp(n_channels, size_t{4})
+                                                        : RoundUp(n_channels, size_t{16})) /
+                            2);
   }
 
   int LinesOf(const CodeRun& run) const {
@@ -400,6 +414,7 @@ class HeadCodec {
   alignas(64) std::array<float, kRowFloats> stored_;
   alignas(64) std::array<uint8_t, kRowFloats> codes_;
   alignas(64) std::array<float, kRowFloats> inverse_scale_;
+  bool has_inverse_scale_ = false;
 };
 
 std::byte* HeadAt(std::byte* block, const BlockLayout& layout, int head) {

@@ -97,7 +97,7 @@ class Search {
       }
     }
     Try(std::sqrt(energy_ / args_.nominal));
-    if (best_ != 0) kernels_.pack_try(args_, F16ToF32(best_));
+    if (best_ != 0) kernels_.pack_try(args_, F16ToF32(best_), true);
     return best_;
   }
 
@@ -105,13 +105,13 @@ class Search {
   void Try(float trial) {
     // Out of f16's range there is nothing to find.
     if (!(trial > 1e-8f) || !(trial < 1e6f)) return;
-    const PackSums sums = kernels_.pack_try(args_, trial);
+    const PackSums sums = kernels_.pack_try(args_, trial, false);
     const float bar = least_ - kLeastGain * energy_;
     if (!(-sums.cross * sums.cross / sums.levels < bar)) return;
     const uint16_t gain = RoundedGain(sums.coarse_cross / sums.coarse_levels);
     const float g = F16ToF32(gain);
     if (!(g > 0)) return;
-    const PackSums coded = kernels_.pack_try(args_, g);
+    const PackSums coded = kernels_.pack_try(args_, g, false);
     const float error = g * (g * coded.levels - 2 * coded.cross);
     if (error < bar) {
       least_ = error;

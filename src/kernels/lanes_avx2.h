@@ -71,6 +71,10 @@ struct Found {
   I32 index;
 };
 
+/// What FindMagnitude() takes its magnitudes times.
+template <int kBits>
+constexpr float kSearchScale = 1.0f;
+
 /// Nearest level to a magnitude, and its index in the positive half.
 template <int kBits>
 VARVE_INLINE Found FindMagnitude(F32 m) {

@@ -48,7 +48,11 @@ struct Found {
   I32 index;
 };
 
-/// Nearest level to a magnitude, and its index in the positive half.
+/// What FindMagnitude() takes its magnitudes times: it looks for them in bins.
+template <int kBits>
+constexpr float kSearchScale = 1.0f / kHalfBook<kBits>.bin_width;
+
+/// Nearest level to a magnitude (times kSearchScale), and its index in the positive half.
 template <int kBits>
 VARVE_INLINE Found FindMagnitude(F32 m) {
   constexpr const HalfBook& book = kHalfBook<kBits>;
@@ -61,9 +65,8 @@ VARVE_INLINE Found FindMagnitude(F32 m) {
         (F32)_mm512_mask_mov_ps(_mm512_set1_ps(book.level[0]), high, _mm512_set1_ps(book.level[1])),
         (I32)_mm512_maskz_set1_epi32(high, 1)};
   } else {
-    const __m512 scaled = _mm512_mul_ps((__m512)m, _mm512_set1_ps(1.0f / book.bin_width));
     const __m512i bin =
-        _mm512_min_epu32(_mm512_cvttps_epi32(scaled), _mm512_set1_epi32(kBits == 6 ? 63 : 15));
+        _mm512_min_epu32(_mm512_cvttps_epi32((__m512)m), _mm512_set1_epi32(kBits == 6 ? 63 : 15));
     if constexpr (kBits == 6) {
       const __m512i first = _mm512_permutexvar_epi8(bin, _mm512_load_si512(book.bin_first));
       const __m512i next = _mm512_add_epi32(first, _mm512_set1_epi32(1));

@@ -15,7 +15,11 @@ struct Coded {
 /// The low bytes of four registers as the bytes of one.
 VARVE_INLINE I32 JoinBytes(const I32* x) { return Or3(x[0], x[1] << 8, (x[2] | x[3] << 8) << 16); }
 
-/// Code and level nearest to x. Without branches: signs are as good as random.
+/// A power of two.
+template <int kBits>
+constexpr float kNearestScale = kBits == 8 ? 1.0f : kSearchScale<kBits>;
+
+/// Code and level nearest to x / kNearestScale. Without branches: signs are as good as random.
 template <int kBits>
 VARVE_INLINE Coded Nearest(F32 x) {
   if constexpr (kBits == 8) {

@@ -68,9 +68,14 @@ TEST_P(Kernels, PackAgreesWithTheReferenceToTheBit) {
     }
 
     if (args.gain == 0x7e00) continue;
-    const PackSums sums = set().pack_try(args, 0.7f);
-    const PackSums expected_sums = reference().pack_try(expected, 0.7f);
+    const std::vector<uint8_t> before(got.begin(), got.end());
+    const PackSums sums = set().pack_try(args, 0.7f, false);
+    ASSERT_TRUE(std::equal(got.begin(), got.end(), before.begin())) << trial;
+    const PackSums expected_sums = reference().pack_try(expected, 0.7f, true);
     ASSERT_EQ(std::memcmp(&sums, &expected_sums, sizeof sums), 0) << trial;
+    const PackSums stored_sums = set().pack_try(args, 0.7f, true);
+    ASSERT_EQ(std::memcmp(&stored_sums, &expected_sums, sizeof sums), 0) << trial;
+    for (size_t i = 0; i < static_cast<size_t>(next); ++i) ASSERT_EQ(got[i], want[i]) << trial;
   }
 }
 

@@ -56,8 +56,9 @@ struct PackSums {
   float coarse_levels = 0;
 };
 
-/// Codes the row at a given gain > 0, whatever comes of it: one step of the search.
-using PackTryKernel = PackSums (*)(const PackCodeArgs& args, float gain);
+/// Codes the row at a given gain > 0, whatever comes of it: one step of the search. Leaves the
+/// codes if `store`.
+using PackTryKernel = PackSums (*)(const PackCodeArgs& args, float gain, bool store);
 
 struct PackStoreArgs {
   Side side = Side::kKey;
@@ -109,19 +110,19 @@ struct PackAppendArgs {
 using PackAppendKernel = bool (*)(const PackAppendArgs& args);
 
 void PackCodeReference(PackCodeArgs& args);
-PackSums PackTryReference(const PackCodeArgs& args, float gain);
+PackSums PackTryReference(const PackCodeArgs& args, float gain, bool store);
 void PackStoreReference(const PackStoreArgs& args);
 void PackLinesReference(const PackLinesArgs& args);
 void PackLoadReference(const PackLoadArgs& args);
 bool PackAppendReference(const PackAppendArgs& args);
 void PackCodeAvx2(PackCodeArgs& args);
-PackSums PackTryAvx2(const PackCodeArgs& args, float gain);
+PackSums PackTryAvx2(const PackCodeArgs& args, float gain, bool store);
 void PackStoreAvx2(const PackStoreArgs& args);
 void PackLinesAvx2(const PackLinesArgs& args);
 void PackLoadAvx2(const PackLoadArgs& args);
 bool PackAppendAvx2(const PackAppendArgs& args);
 void PackCodeAvx512(PackCodeArgs& args);
-PackSums PackTryAvx512(const PackCodeArgs& args, float gain);
+PackSums PackTryAvx512(const PackCodeArgs& args, float gain, bool store);
 void PackStoreAvx512(const PackStoreArgs& args);
 void PackLinesAvx512(const PackLinesArgs& args);
 void PackLoadAvx512(const PackLoadArgs& args);

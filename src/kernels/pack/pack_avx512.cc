@@ -8,8 +8,8 @@
 namespace varve {
 
 void PackCodeAvx512(PackCodeArgs& args) { PackCode(args); }
-PackSums PackTryAvx512(const PackCodeArgs& args, float gain) {
-  return CodeAll<true>(args, 1.0f / gain, false);
+PackSums PackTryAvx512(const PackCodeArgs& args, float gain, bool store) {
+  return store ? CodeAll<true>(args, 1.0f / gain, false) : CodeAll<false>(args, 1.0f / gain, false);
 }
 void PackStoreAvx512(const PackStoreArgs& args) { PackStore(args); }
 void PackLinesAvx512(const PackLinesArgs& args) { PackLines(args); }

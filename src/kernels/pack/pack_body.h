@@ -41,6 +41,7 @@ void CodeRun(const PackCodeArgs& args, const PackRun& run, float inverse, PackSu
   uint8_t* codes = args.codes + run.first_channel;
   F32 cross[kParts] = {};
   F32 squares[kParts] = {};  // exact: at most 1,024 * 127^2
+  inverse *= kNearestScale<kBits>;
   EachPart(
       run.n_channels, [&](int i, int left, int p) __attribute__((always_inline)) {
         const F32 v = LoadRow(y + i, left);

@@ -115,8 +115,8 @@ void PackCodeReference(PackCodeArgs& args) {
   });
 }
 
-PackSums PackTryReference(const PackCodeArgs& args, float gain) {
-  return CodeAll(args, 1.0f / gain, true, false);
+PackSums PackTryReference(const PackCodeArgs& args, float gain, bool store) {
+  return CodeAll(args, 1.0f / gain, store, false);
 }
 
 void PackStoreReference(const PackStoreArgs& args) { PackStore(args); }

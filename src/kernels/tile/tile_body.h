@@ -95,6 +95,7 @@ VARVE_INLINE I32 CodeQuad(const float* y, F32 inverse, Sums& sums) {
 template <int kBits, bool kStore>
 void CodeRun(const Rows& rows, const TileRun& run, uint8_t* line, F32 inverse, Sums& total) {
   const float* y = rows.y + run.first_channel * kWidth;
+  inverse = inverse * kNearestScale<kBits>;
   Sums sums;
   const auto put = [&](I32 codes) __attribute__((always_inline)) {
     if constexpr (kStore) {
