@@ -1,6 +1,6 @@
 // Attention over packed tiers beside ggml's own flash attention on f16, q8_0 and q4_0, in one
 // process: time a step, its ratio, packed bytes a second. Everything is warm (touched just before)
-// unless said otherwise; times are minima.
+// unless said otherwise; times are minima, medians go to the JSON.
 //
 //   kernels_bench [--rows N] [--threads N] [--tokens N]... [--shape H,KV,D]... [--tiers
 //   default|k3v2|k8v8|...] [--json FILE]
@@ -25,19 +25,29 @@ double Now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-/// Least time of one call, over at least `rounds` calls and 30 ms.
-double Least(const std::function<void()>& call, int rounds) {
-  double least = 1e9;
+/// Seconds of calls.
+struct Times {
+  std::vector<double> seconds;
+
+  double least() const { return *std::min_element(seconds.begin(), seconds.end()); }
+  double median() const {
+    std::vector<double> sorted = seconds;
+    const auto middle = sorted.begin() + static_cast<ptrdiff_t>(sorted.size() / 2);
+    std::nth_element(sorted.begin(), middle, sorted.end());
+    return *middle;
+  }
+};
+
+/// Adds the times of at least `rounds` calls and 30 ms, after one that is not counted.
+void Measure(const std::function<void()>& call, int rounds, Times& times) {
   double total = 0;
   call();
   for (int i = 0; i < rounds || (total < 0.03 && i < 2000); ++i) {
     const double start = Now();
     call();
-    const double took = Now() - start;
-    least = std::min(least, took);
-    total += took;
+    times.seconds.push_back(Now() - start);
+    total += times.seconds.back();
   }
-  return least;
 }
 
 /// ggml's flash attention over a cache of one layer, K and V rows of all heads side by side as
@@ -111,7 +121,8 @@ double ReadBandwidth(size_t bytes) {
   const size_t n = bytes / 8;
   for (size_t i = 0; i < n; ++i) data[i] = i;
   volatile uint64_t sink = 0;
-  const double seconds = Least(
+  Times times;
+  Measure(
       [&] {
         uint64_t a = 0;
         uint64_t b = 0;
@@ -126,8 +137,8 @@ double ReadBandwidth(size_t bytes) {
         }
         sink = a + b + c + d;
       },
-      5);
-  return static_cast<double>(bytes) / seconds;
+      5, times);
+  return static_cast<double>(bytes) / times.least();
 }
 
 std::vector<Tier> TiersOf(const std::string& name, int n) {
@@ -177,14 +188,20 @@ void Run(const Options& options) {
       std::vector<std::byte> scratch;
       const int rounds = options.rounds;
       const auto ours = [&] { Attend(problem, options.n_threads, scratch); };
-      double varve = Least(ours, rounds);
+      Times our_times;
+      Measure(ours, rounds, our_times);
       double stock[3] = {0, 0, 0};
+      double stock_median[3] = {0, 0, 0};
       const ggml_type types[3] = {GGML_TYPE_F16, GGML_TYPE_Q8_0, GGML_TYPE_Q4_0};
       for (int t = 0; t < options.n_stock; ++t) {
         Stock reference(shape, n, options.n_rows, types[t], options.n_threads);
-        stock[t] = Least([&] { reference.Step(); }, 3);
-        varve = std::min(varve, Least(ours, rounds));
+        Times times;
+        Measure([&] { reference.Step(); }, 3, times);
+        stock[t] = times.least();
+        stock_median[t] = times.median();
+        Measure(ours, rounds, our_times);
       }
+      const double varve = our_times.least();
       const double per_token = varve * 1e9 / n / shape.n_kv_heads;
       const double bandwidth = static_cast<double>(cache.packed_bytes()) / varve / 1e9;
       std::printf("%2d,%d,%-7d %7d %9.4f %8.2f %7.1f | %9.3f %9.3f %9.3f | %6.1f %6.1f %6.1f\n",
@@ -198,11 +215,12 @@ void Run(const Options& options) {
                      "rows\":%d,\"n_threads\":%d,"
                      "\"isa\":\"%s\",\"tiers\":\"%s\",\"varve_ms\":%.5f,\"f16_ms\":%.5f,\"q8_0_"
                      "ms\":%.5f,\"q4_0_ms\":%.5f,"
+                     "\"varve_median_ms\":%.5f,\"f16_median_ms\":%.5f,"
                      "\"packed_bytes\":%zu,\"l3_read_gb_per_s\":%.2f}",
                      first ? "" : ",\n", shape.n_heads, shape.n_kv_heads, shape.head_dim, n,
                      options.n_rows, options.n_threads, IsaName(ActiveIsa()), options.tiers.c_str(),
                      varve * 1e3, stock[0] * 1e3, stock[1] * 1e3, stock[2] * 1e3,
-                     cache.packed_bytes(), read);
+                     our_times.median() * 1e3, stock_median[0] * 1e3, cache.packed_bytes(), read);
       }
       first = false;
     }

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import statistics
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "scripts"))
@@ -10,6 +11,7 @@ from llama_tools import F16, Q4_0, Q8_0, VARVE
 
 VARVE_AVX2 = llama_tools.Cache(plugin=True, isa="avx2", label="varve, AVX2")
 CACHES = [F16, Q8_0, Q4_0, VARVE]
+FAST_CACHES = [F16, VARVE]
 # A quantised stock cache prefills so slowly that its deep points would take most of the run's time.
 SLOW_CACHE_DEPTH = 4096
 
@@ -19,34 +21,35 @@ def bench_args(model, threads, repetitions):
 
 
 def tokens_a_second(run, cache):
-    """[(n_prompt, n_gen, depth, best tokens a second)] of one llama-bench run."""
+    """[(n_prompt, n_gen, depth, tokens a second of each repetition)] of one llama-bench run."""
     try:
         rows = json.loads(run.stdout)
     except json.JSONDecodeError as error:
         raise llama_tools.ToolError(f"llama-bench ({cache.name}) printed no JSON: {error}\n{run.stderr[-500:]}") from None
-    return [(row["n_prompt"], row["n_gen"], row["n_depth"], max(row["samples_ts"])) for row in rows]
+    return [(row["n_prompt"], row["n_gen"], row["n_depth"], row["samples_ts"]) for row in rows]
 
 
-def speeds(model_name, depths, threads, n_gen=16, repetitions=2, progress=print):
-    """Rows {model, cache, test, depth, threads, tokens_per_second}: decode at each depth, prefill of 512 and 1,024."""
+def speeds(model_name, depths, caches=(*CACHES, VARVE_AVX2), threads=1, n_gen=16, repetitions=5, progress=print):
+    """Rows {model, cache, test, depth, threads, tokens_per_second (the best), median}: decode at each depth, prefill of 512
+    and 1,024."""
     rows = []
     model = llama_tools.MODELS[model_name]
-    for cache in [*CACHES, VARVE_AVX2]:
-        own_depths = [d for d in depths if cache in (F16, VARVE) or d <= SLOW_CACHE_DEPTH]
+    for cache in caches:
+        own_depths = [d for d in depths if cache in FAST_CACHES or d <= SLOW_CACHE_DEPTH]
         tests = [
-            ["-p", 0, "-n", n_gen, "-d", ",".join(map(str, own_depths))],
-            ["-p", "512,1024", "-n", 0, "-d", 0],
+            (["-p", 0, "-n", n_gen, "-d", ",".join(map(str, own_depths))], repetitions),
+            (["-p", "512,1024", "-n", 0, "-d", 0], 3),
         ]
-        for test in tests:
+        for test, n_runs in tests:
             progress(f"llama-bench {model_name} {cache.name} {' '.join(map(str, test))}")
             run = llama_tools.must_run(
-                "llama-bench", [*bench_args(model, threads, repetitions), *test], cache, timeout=3600
+                "llama-bench", [*bench_args(model, threads, n_runs), *test], cache, timeout=3600
             )
-            for n_prompt, n_generated, depth, rate in tokens_a_second(run, cache):
+            for n_prompt, n_generated, depth, rates in tokens_a_second(run, cache):
                 name = f"pp{n_prompt}" if n_prompt else f"tg{n_generated}"
                 rows.append({
                     "model": model_name, "cache": cache.name, "test": name, "depth": depth, "threads": threads,
-                    "tokens_per_second": rate,
+                    "tokens_per_second": max(rates), "median": statistics.median(rates),
                 })  # fmt: skip
     return rows
 

@@ -79,6 +79,15 @@ def bench_prefill(full):
     return rows + kernel_rows(1, [4096], n_rows=64, shapes=shapes, isa="avx2")
 
 
+def threads_gain(row, rows):
+    """How much faster a row's threads are than one, where one was measured as well."""
+    alike = ("n_heads", "n_kv_heads", "head_dim", "n_tokens", "n_rows", "tiers", "isa")
+    for one in rows:
+        if row["n_threads"] > 1 and one["n_threads"] == 1 and all(one[key] == row[key] for key in alike):
+            return f"{one['varve_ms'] / row['varve_ms']:.2f}"
+    return ""
+
+
 def kernel_table(rows):
     out = []
     for r in rows:
@@ -91,10 +100,12 @@ def kernel_table(rows):
             + ([f"{gb_per_s:.1f}", f"{gb_per_s / r['n_threads'] / r['l3_read_gb_per_s']:.2f}"] if r["n_rows"] == 1 else ["", ""])
             + [f"{r[s + '_ms']:.2f}" for s in STOCK]
             + [f"{r[s + '_ms'] / r['varve_ms']:.1f}" for s in STOCK]
+            + [f"{r['f16_median_ms'] / r['varve_median_ms']:.1f}", threads_gain(r, rows)]
         )
     header = ["heads, KV heads, head_dim", "tokens", "tiers", "kernels", "threads", "varve ms", "ns a token and KV head"]
     header += ["GB/s", "of a core's L3 read"]
-    return markdown(header + [f"{s} ms" for s in STOCK] + [f"{s} / varve" for s in STOCK], out)
+    header += [f"{s} ms" for s in STOCK] + [f"{s} / varve" for s in STOCK]
+    return markdown([*header, "f16 / varve, medians", "against one thread"], out)
 
 
 def step_chart(rows, shape="8,8,128"):
@@ -113,22 +124,23 @@ def step_chart(rows, shape="8,8,128"):
 
 def bench_llama(full):
     depths = [0, 2048, 4096, 8192] if full else [0, 2048, 4096]
-    rows = llama.speeds("smollm2", depths, threads=1, progress=progress)
+    rows = llama.speeds("smollm2", depths, progress=progress)
     if full:
-        rows += llama.speeds("qwen", [0, 4096, 16384], threads=1, repetitions=1, progress=progress)
+        rows += llama.speeds("qwen", [0, 4096, 16384], caches=llama.FAST_CACHES, progress=progress)
     return rows
 
 
 def llama_table(rows):
     caches = list(dict.fromkeys(r["cache"] for r in rows))
-    rate = {(r["model"], r["test"], r["depth"], r["cache"]): r["tokens_per_second"] for r in rows}
+    rate = {(r["model"], r["test"], r["depth"], r["cache"]): r for r in rows}
     out = []
     for key in dict.fromkeys((r["model"], r["test"], r["depth"]) for r in rows):
         values = [rate.get((*key, cache)) for cache in caches]
-        f16, ours = rate.get((*key, "stock f16")), rate.get((*key, "varve"))
-        ratio = f"{ours / f16:.2f}" if f16 and ours else ""
-        out.append([key[0], key[1], f"{key[2]:,}", *(f"{v:.1f}" if v else "not run" for v in values), ratio])
-    return markdown(["model", "test", "depth", *caches, "varve / f16"], out)
+        cells = [f"{v['tokens_per_second']:.1f} ({v['median']:.1f})" if v else "not run" for v in values]
+        f16, ours = rate[(*key, "stock f16")], rate[(*key, "varve")]
+        ratios = [f"{ours[which] / f16[which]:.2f}" for which in ("tokens_per_second", "median")]
+        out.append([key[0], key[1], f"{key[2]:,}", *cells, *ratios])
+    return markdown(["model", "test", "depth", *caches, "varve / f16", "medians"], out)
 
 
 def depth_chart(rows):

@@ -26,6 +26,32 @@ TEST(ParallelFor, RunsEachTaskOnceOnThreadsInRange) {
   }
 }
 
+TEST(ParallelStages, AStageBeginsWhenTheOneBeforeIsDone) {
+  for (const int n_threads : {1, 2, 3, 8}) {
+    for (int round = 0; round < 50; ++round) {
+      std::atomic<int> first{0};
+      std::atomic<int> second{0};
+      std::atomic<bool> in_order{true};
+      std::atomic<bool> in_range{true};
+      const auto count = [&](std::atomic<int>& done, int expected_before,
+                             std::atomic<int>* before) {
+        return [&, expected_before, before](int, int thread) {
+          if (before != nullptr && *before != expected_before) in_order = false;
+          if (thread < 0 || thread >= n_threads) in_range = false;
+          ++done;
+        };
+      };
+      const Stage stages[] = {
+          {7, count(first, 0, nullptr)}, {3, count(second, 7, &first)}, {0, nullptr}};
+      ParallelStages(n_threads, stages);
+      EXPECT_EQ(first, 7);
+      EXPECT_EQ(second, 3);
+      EXPECT_TRUE(in_order);
+      EXPECT_TRUE(in_range);
+    }
+  }
+}
+
 thread_local int thread_number = 0;
 std::atomic<int> n_threads_seen{0};
 
