@@ -29,6 +29,7 @@ struct Options {
   std::string tokens = "0";
   std::string methods;
   std::vector<std::string> sets;
+  std::string decoded = "0";
   int batch = 512;
   bool measure = false;
   std::string text;
@@ -121,6 +122,10 @@ void Run(const Options& options) {
   if (n_tokens > shape.n_ctx) {
     Fail(ExitCode::kUsage, "--tokens {}: the context has room for {}", n_tokens, shape.n_ctx);
   }
+  const int n_decoded = options.decoded == "0" ? 0 : ParseTokens("--decoded", options.decoded);
+  if (n_decoded > n_tokens) {
+    Fail(ExitCode::kUsage, "--decoded {}: at most the {} tokens in the cache", n_decoded, n_tokens);
+  }
   const uint64_t f16_bytes = shape.StockBytes(GGML_TYPE_F16, GGML_TYPE_F16);
 
   Json json = MakeResult("estimate", kSchemaVersion);
@@ -134,7 +139,7 @@ void Run(const Options& options) {
   std::vector<CacheEstimate> estimates;
   for (size_t c = 0; c < caches.size(); ++c) {
     estimates.push_back(
-        EstimateCache(caches[c], shape, n_tokens, measure ? &key_bits[c] : nullptr));
+        EstimateCache(caches[c], shape, n_tokens, measure ? &key_bits[c] : nullptr, n_decoded));
   }
   const bool ranges = std::any_of(estimates.begin(), estimates.end(),
                                   [](const CacheEstimate& e) { return e.bytes != e.most_bytes; });
@@ -199,10 +204,15 @@ void AddEstimate(CLI::App& app) {
                       "comma list of caches (default: the usual ones)");
   command->add_option("--tokens", options->tokens, "tokens in the cache; 0: the context is full")
       ->capture_default_str();
+  command
+      ->add_option("--decoded", options->decoded,
+                   "how many of them came one by one after the prompt, like 200")
+      ->capture_default_str();
   AddSetOption(command, &options->sets);
   command
       ->add_option("--batch", options->batch,
-                   "physical batch; a sliding window's cache grows with it")
+                   "physical batch: a prompt's last one is still in finer tiers, and a sliding "
+                   "window's cache grows with it")
       ->capture_default_str()
       ->check(InRange(1, 1 << 20));
   command->add_flag("--measure", options->measure,

@@ -113,6 +113,7 @@ ModelShape ReadModelShape(llama_model* model, const std::string& path, int n_ctx
   shape.n_swa = llama_model_n_swa(model);
   shape.weight_bytes = llama_model_size(model);
   shape.n_ctx = static_cast<int>(llama_n_ctx(context.get()));
+  shape.n_batch = static_cast<int>(llama_n_ubatch(context.get()));
 
   for (const auto& [type, memory] : llama_get_memory_breakdown(context.get()))
     shape.compute_bytes += memory.compute;

@@ -42,6 +42,7 @@ struct ModelShape {
   uint64_t weight_bytes = 0;
   uint64_t compute_bytes = 0;  ///< llama.cpp's scratch for one batch
   int n_ctx = 0;               ///< context that the shape was read for (rounded up by llama.cpp)
+  int n_batch = 0;             ///< and its physical batch
   std::vector<LayerShape>
       layers;  ///< one for each KV cache; layers that read another's are not listed
 

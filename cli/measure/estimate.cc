@@ -11,10 +11,10 @@ constexpr int kNotHeldBack = 0;
 constexpr int kHeldBack = 16;
 
 /// Bytes of one layer; false when the plugin cannot hold the cache.
-bool LayerBytes(const CacheSpec& cache, const varve_cells_params& params, int64_t n_tokens,
+bool LayerBytes(const CacheSpec& cache, const varve_cells_params& params, varve_cells_workload work,
                 int last_key_bits, uint64_t* bytes) {
-  const varve_status status =
-      varve_cells_estimate(cache.config.get(), &params, n_tokens, last_key_bits, bytes);
+  work.last_key_bits = last_key_bits;
+  const varve_status status = varve_cells_estimate(cache.config.get(), &params, &work, bytes);
   if (status == VARVE_ERROR_UNSUPPORTED) return false;
   if (status != VARVE_OK) Fail(ExitCode::kUsage, "{}: {}", cache.label, varve_last_error());
   return true;
@@ -23,17 +23,21 @@ bool LayerBytes(const CacheSpec& cache, const varve_cells_params& params, int64_
 }  // namespace
 
 CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int64_t n_tokens,
-                            const KeyBits* key_bits) {
+                            const KeyBits* key_bits, int64_t n_decoded) {
   CacheEstimate estimate;
   estimate.label = cache.label;
   if (cache.stock) {
     estimate.bytes = estimate.most_bytes = shape.StockBytes(cache.type_k, cache.type_v);
     n_tokens = shape.n_ctx;
   }
+  varve_cells_workload work = {};
+  work.struct_size = sizeof(work);
+  work.n_tokens = n_tokens;
+  work.n_batch = shape.n_batch;
+  work.n_decoded = static_cast<int32_t>(n_decoded);
   for (const LayerShape& layer : shape.layers) {
     if (cache.stock) break;
     const varve_cells_params params = layer.CellsParams(shape.n_layers);
-    const int64_t n_held = std::min<int64_t>(n_tokens, layer.n_cells);
     int least = kNotHeldBack;
     int most = kHeldBack;
     if (key_bits) {
@@ -42,8 +46,8 @@ CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int
     }
     uint64_t bytes = 0;
     uint64_t most_bytes = 0;
-    if (!LayerBytes(cache, params, n_held, least, &bytes) ||
-        !LayerBytes(cache, params, n_held, most, &most_bytes)) {
+    if (!LayerBytes(cache, params, work, least, &bytes) ||
+        !LayerBytes(cache, params, work, most, &most_bytes)) {
       estimate.reason = varve_last_error();
       return estimate;
     }

@@ -22,10 +22,11 @@ struct CacheEstimate {
   std::string reason;  ///< why the cache cannot be held by the plugin; "" if it can
 };
 
-/// Bytes after n_tokens of one sequence. A stock cache is allotted whole at the start, a cache of
-/// varve grows. With key_bits, which a run has told, bytes and most_bytes are the same.
+/// Bytes after n_tokens of one sequence, in the shape's batches but for the last n_decoded, which
+/// came one by one. A stock cache is allotted whole at the start, a cache of varve grows. With
+/// key_bits, which a run has told, bytes and most_bytes are the same.
 CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int64_t n_tokens,
-                            const KeyBits* key_bits = nullptr);
+                            const KeyBits* key_bits = nullptr, int64_t n_decoded = 0);
 
 /// f16, q8_0, q4_0, the presets and the methods that the plugin takes.
 std::vector<CacheSpec> UsualCaches();

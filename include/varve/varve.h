@@ -242,13 +242,25 @@ typedef struct varve_cells_stats {
 
 VARVE_API varve_status varve_cells_get_stats(const varve_cells* cells, varve_cells_stats* out);
 
-/* Bytes that one layer with these parameters will hold once n_tokens have been written in order.
- * Where key_error_limit stops a layer's keys depends on the model: last_key_bits is what
- * varve_cells_stats of a run says, or 0: nowhere, or 16: at the width they are written in, the most
- * that the limit can do. */
+/* What an estimate supposes to be written. Zero-initialise: fields left 0 mean what they say. */
+typedef struct varve_cells_workload {
+  size_t struct_size;
+  int64_t n_tokens; /* of each stream, in order: token t goes to cell t mod n_cells, so past n_cells
+                       cells are written over, as under a host's sliding window */
+  int32_t n_batch;  /* tokens a call; 0: 1 */
+  int32_t n_decoded;     /* the last of them, which came one a call, after a prompt */
+  int32_t last_key_bits; /* where key_error_limit stops a layer's keys depends on the model: what
+                            varve_cells_stats of a run says, or 0: nowhere, or 16: at the width they
+                            are written in, the most that the limit can do */
+} varve_cells_workload;
+
+/* varve_cells_stats.packed_bytes that one layer with these parameters will have after this work.
+ * Nothing is allocated for the rows. Errors: those of varve_cells_create, and
+ * VARVE_ERROR_INVALID_ARGUMENT for the work. */
 VARVE_API varve_status varve_cells_estimate(const varve_config* config,
-                                            const varve_cells_params* params, int64_t n_tokens,
-                                            int32_t last_key_bits, uint64_t* packed_bytes);
+                                            const varve_cells_params* params,
+                                            const varve_cells_workload* work,
+                                            uint64_t* packed_bytes);
 
 /* ---- Sequence caches: whole sequences, tensors [B,H,S,D], the seeds' methods
  * -------------------------------------- */

@@ -88,8 +88,11 @@ double Settings::F16Ratio() const {
   params.n_layers = 1;
   params.rope_kind = VARVE_ROPE_NEOX;
   params.n_rope_dims = kTypicalHeadDim;
+  varve_cells_workload work = {};
+  work.struct_size = sizeof(work);
+  work.n_tokens = kTypicalTokens;
   uint64_t packed_bytes = 0;
-  if (varve_cells_estimate(config().get(), &params, kTypicalTokens, 0, &packed_bytes) != VARVE_OK ||
+  if (varve_cells_estimate(config().get(), &params, &work, &packed_bytes) != VARVE_OK ||
       packed_bytes == 0) {
     return 1.0;
   }

@@ -260,13 +260,18 @@ varve_status varve_cells_get_stats(const varve_cells* cells, varve_cells_stats* 
 }
 
 varve_status varve_cells_estimate(const varve_config* config, const varve_cells_params* params,
-                                  int64_t n_tokens, int32_t last_key_bits, uint64_t* packed_bytes) {
+                                  const varve_cells_workload* work, uint64_t* packed_bytes) {
   return Guard([&]() -> Status {
+    VARVE_RETURN_IF_ERROR(CheckNotNull(work, "work"));
     VARVE_RETURN_IF_ERROR(CheckNotNull(packed_bytes, "packed_bytes"));
+    VARVE_RETURN_IF_ERROR(
+        CheckStructSize(work->struct_size, sizeof(varve_cells_workload), "varve_cells_workload"));
     auto setup = varve::SetUpLayer(config, params);
     if (!setup.ok()) return setup.status();
-    auto bytes = varve::EstimateCellBytes(setup.value().settings, setup.value().shape, n_tokens,
-                                          last_key_bits);
+    const int32_t n_batch = work->n_batch == 0 ? 1 : work->n_batch;
+    auto bytes =
+        varve::EstimateCellBytes(setup.value().settings, setup.value().shape,
+                                 {work->n_tokens, n_batch, work->n_decoded, work->last_key_bits});
     if (!bytes.ok()) return bytes.status();
     *packed_bytes = bytes.value();
     return Status();

@@ -29,12 +29,18 @@ std::byte* MapPages(size_t bytes, size_t alignment) {
 }
 
 BlockStore::~BlockStore() {
+  if (!has_memory()) return;
   for (SizeClass& size_class : classes_) {
     for (uint32_t s = 0; s < size_class.slots.n_slabs(); ++s) {
       const SlotMap::Slab& slab = size_class.slots.slab(s);
       if (slab.mapped) munmap(size_class.slab_base[s], slab.bytes);
     }
   }
+}
+
+std::byte* BlockStore::Back(const SlotMap::Slab& slab) {
+  static std::byte nothing;
+  return has_memory() ? map_(slab.bytes, slab.page_bytes) : &nothing;
 }
 
 Result<StoreSlot> BlockStore::Allocate(size_t slot_bytes) {
@@ -50,7 +56,7 @@ Result<StoreSlot> BlockStore::Allocate(size_t slot_bytes) {
     const uint32_t s = size_class.slots.NextSlab();
     size_class.slab_base.resize(size_class.slots.n_slabs(), nullptr);
     const SlotMap::Slab& slab = size_class.slots.slab(s);
-    std::byte* base = s > UINT16_MAX ? nullptr : map_(slab.bytes, slab.page_bytes);
+    std::byte* base = s > UINT16_MAX ? nullptr : Back(slab);
     if (base == nullptr) {
       return Status(StatusCode::kOutOfMemory, "the system gave no memory for a slab of " +
                                                   std::to_string(slab.bytes) + " bytes");
@@ -63,7 +69,9 @@ Result<StoreSlot> BlockStore::Allocate(size_t slot_bytes) {
   out.size_class = static_cast<uint8_t>(class_index);
   out.slab = static_cast<uint16_t>(slot->slab);
   out.index = slot->index;
-  out.data = size_class.slab_base[slot->slab] + slot->index * slot_bytes;
+  out.data = size_class.slab_base[slot->slab];
+  if (!has_memory()) return out;
+  out.data += slot->index * slot_bytes;
   std::memset(out.data, 0, slot_bytes);
   return out;
 }
@@ -78,10 +86,10 @@ void BlockStore::Reclaim() {
   for (SizeClass& size_class : classes_) {
     size_class.slots.Reclaim(
         [&](uint32_t s, size_t first, size_t n) {
-          madvise(size_class.slab_base[s] + first, n, MADV_DONTNEED);
+          if (has_memory()) madvise(size_class.slab_base[s] + first, n, MADV_DONTNEED);
         },
         [&](uint32_t s) {
-          munmap(size_class.slab_base[s], size_class.slots.slab(s).bytes);
+          if (has_memory()) munmap(size_class.slab_base[s], size_class.slots.slab(s).bytes);
           size_class.slab_base[s] = nullptr;
         });
   }

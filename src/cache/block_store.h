@@ -32,6 +32,8 @@ std::byte* MapPages(size_t bytes, size_t alignment);
 
 class BlockStore {
  public:
+  /// Without a map function the store keeps its books over no memory at all: slots then have data
+  /// that is neither null nor to be touched.
   explicit BlockStore(MapFunction map = MapPages) : map_(map) {}
   ~BlockStore();
   BlockStore(const BlockStore&) = delete;
@@ -48,6 +50,7 @@ class BlockStore {
   void Reclaim();
 
   MapFunction map_function() const { return map_; }
+  bool has_memory() const { return map_ != nullptr; }
 
   /// Bytes held: resident pages of all slabs and the arena's own book-keeping.
   size_t held_bytes() const;
@@ -59,6 +62,9 @@ class BlockStore {
     SlotMap slots;
     std::vector<std::byte*> slab_base;
   };
+
+  /// Puts memory under a slab.
+  std::byte* Back(const SlotMap::Slab& slab);
 
   MapFunction map_;
   std::vector<SizeClass> classes_;

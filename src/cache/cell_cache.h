@@ -15,6 +15,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -118,9 +119,6 @@ class CellCache {
   Result<std::unique_ptr<CellCache>> Load(uint32_t index, SessionReader* reader) const;
   static constexpr SessionKind kSessionKind = SessionKind::kCells;
 
-  /// As EstimateCellBytes, for this cache's settings.
-  Result<uint64_t> EstimateBytes(int64_t n_tokens, int last_key_bits) const;
-
   const CellShape& shape() const { return shape_; }
   int head_dim(Side side) const {
     return side == Side::kKey ? shape_.head_dim_k : shape_.head_dim_v;
@@ -135,6 +133,8 @@ class CellCache {
   std::span<const std::byte> Payload(Side side, int64_t cell) const;
 
  private:
+  friend class CellEstimate;
+
   struct ExactCell {
     std::vector<uint16_t> row[2];
   };
@@ -172,7 +172,6 @@ class CellCache {
   struct Touch;      // one block of a Write call
   struct CopyBlock;  // one block of a CopyFrom call
   struct CopyRules;
-  class Estimate;
   struct Demotion;  // one block on its way down
 
   CellCache(const CellShape& shape, SideLadder key_ladder, SideLadder value_ladder,
@@ -220,6 +219,7 @@ class CellCache {
 
   // cell_write.cc
   Status CheckWrite(const WriteCall& call) const;
+  Status WriteChecked(const WriteCall& call);
   std::vector<Touch> PlanTouches(const WriteCall& call, std::vector<int32_t>& order) const;
   bool BeginsToken(const CellBlock& block, size_t side, uint32_t bit) const;
   Status DemoteBefore(const WriteCall& call, std::span<const Touch> touches);
@@ -326,6 +326,8 @@ class CellCache {
   bool has_tables_ = false;
   bool keys_wait_ = false;     ///< some block waits for tables
   size_t last_key_stage_ = 0;  ///< keys go down no further; the ladder's end until tables say else
+  /// In an estimate: keys take no narrower stage, whatever their tables say.
+  std::optional<int> least_key_bits_;
   std::vector<TableSet> tables_;
   RotationSet rotations_;
   AlignedBuffer scratch_;
@@ -338,12 +340,19 @@ class CellCache {
   float value_skip_share_ = 0.0f;
 };
 
-/// Bytes that CellCache::Stats().packed_bytes has once n_tokens (at most n_cells * n_streams) were
-/// written in order, token by token and stream by stream, each with its query rows. last_key_bits:
-/// key_error_limit keeps keys from narrower stages (CellStats::last_key_bits); 0: from none.
-/// Errors as Create, and kInvalidArgument for n_tokens.
+/// What an estimate supposes to be written.
+struct CellWorkload {
+  int64_t n_tokens = 0;  ///< of each stream, in order: token t goes to cell t mod n_cells, as under
+                         ///< a host's sliding window
+  int32_t n_batch = 1;   ///< tokens a call
+  int32_t n_decoded = 0;  ///< the last of them, which came one a call
+  int last_key_bits = 0;  ///< CellStats::last_key_bits of a run; 0: no limit held keys back
+};
+
+/// CellCache::Stats().packed_bytes after this work, each token with its query rows. Found by a
+/// cache that keeps its books without memory. Errors as Create, and kInvalidArgument for the work.
 [[nodiscard]] Result<uint64_t> EstimateCellBytes(const Settings& settings, const CellShape& shape,
-                                                 int64_t n_tokens, int last_key_bits = 0);
+                                                 const CellWorkload& work);
 
 }  // namespace varve
 

@@ -294,14 +294,17 @@ void CellCache::CommitRow(const WriteCall& call, int32_t row) {
 
 Status CellCache::Write(Side side, const int64_t* index, const int32_t* positions, const void* rows,
                         RowType type, size_t row_stride_bytes, int32_t n, int32_t n_threads) {
-  const auto start = std::chrono::steady_clock::now();
-  const double retier_before = retier_seconds_;
   const WriteCall call{
       side, index,    positions, static_cast<const std::byte*>(rows), type, row_stride_bytes,
       n,    n_threads};
   VARVE_RETURN_IF_ERROR(CheckWrite(call));
-  if (n == 0) return Status();
+  return n == 0 ? Status() : WriteChecked(call);
+}
 
+Status CellCache::WriteChecked(const WriteCall& call) {
+  const auto start = std::chrono::steady_clock::now();
+  const double retier_before = retier_seconds_;
+  const Side side = call.side;
   std::vector<int32_t> order;
   std::vector<Touch> touches = PlanTouches(call, order);
   ScopeExit undo([&] {
@@ -317,13 +320,14 @@ Status CellCache::Write(Side side, const int64_t* index, const int32_t* position
   undo.Cancel();
 
   const size_t per_thread = ScratchBytes();
-  ParallelFor(n_threads, static_cast<int>(touches.size()), [&](int task, int thread) {
+  const int n_encoded = store_.has_memory() ? static_cast<int>(touches.size()) : 0;
+  ParallelFor(call.n_threads, n_encoded, [&](int task, int thread) {
     EncodeTouch(call, touches[static_cast<size_t>(task)],
                 scratch_.data() + per_thread * static_cast<size_t>(thread));
   });
   if (side == Side::kKey && !has_tables_ && ladder(Side::kKey).needs_tables()) GatherKeys(call);
   for (Touch& touch : touches) CommitPayload(call, touch);
-  for (int32_t row = 0; row < n; ++row) CommitRow(call, row);
+  for (int32_t row = 0; row < call.n; ++row) CommitRow(call, row);
   for (Touch& touch : touches) {
     Stream& stream = streams_[static_cast<size_t>(touch.stream)];
     AttachExact(stream, stream.blocks[static_cast<size_t>(touch.block)], static_cast<size_t>(side),
@@ -349,6 +353,7 @@ Status CellCache::PrepareWrite(const WriteCall& call, std::vector<Touch>& touche
 }
 
 Status CellCache::GrowScratch(int n_threads, int n_tasks) {
+  if (!store_.has_memory()) return Status();
   const size_t n = static_cast<size_t>(std::clamp(n_threads, 1, std::max(n_tasks, 1)));
   size_t bytes = 0;
   if (!CheckedMul(n, ScratchBytes(), &bytes) || !scratch_.Grow(bytes)) {

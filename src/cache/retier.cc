@@ -95,6 +95,10 @@ size_t CellCache::LastKeyStage() const {
   const auto entry = static_cast<size_t>(keys.entry(true));
   for (size_t s = entry + 1; s < keys.stages.size() && keys.key_error_limit > 0; ++s) {
     if (!keys.stages[s].needs_table) continue;
+    if (least_key_bits_) {
+      if (has_tables_ && keys.stages[s].layout.scheme.bits < *least_key_bits_) return s - 1;
+      continue;
+    }
     for (const TableSet& set : tables_) {
       if (set.bits != keys.stages[s].layout.scheme.bits) continue;
       for (const KeyTable& table : set.tables) {
@@ -208,7 +212,8 @@ Status CellCache::DemoteBlocks(Stream& stream, std::span<const int32_t> due, int
     }
   }
 
-  ParallelFor(n_threads, static_cast<int>(demotions.size()), [&](int task, int thread) {
+  const int n_repacked = store_.has_memory() ? static_cast<int>(demotions.size()) : 0;
+  ParallelFor(n_threads, n_repacked, [&](int task, int thread) {
     const Demotion& demotion = demotions[static_cast<size_t>(task)];
     const CellBlock& block = stream.blocks[static_cast<size_t>(demotion.block)];
     std::byte* scratch = scratch_.data() + ScratchBytes() * static_cast<size_t>(thread);

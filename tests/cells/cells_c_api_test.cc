@@ -105,8 +105,14 @@ TEST_F(CellsCApi, WritesReadsAttendsAndCounts) {
   EXPECT_GT(stats.packed_bytes, stats.payload_bytes);
   EXPECT_EQ(stats.last_key_bits, 3);
 
+  varve_cells_workload work = {};
+  work.struct_size = sizeof(work);
+  work.n_tokens = 40;
+  work.n_batch = 40;
   uint64_t estimate = 0;
-  ASSERT_EQ(varve_cells_estimate(config_, &params_, 40, 0, &estimate), VARVE_OK);
+  ASSERT_EQ(varve_cells_estimate(config_, &params_, &work, &estimate), VARVE_OK);
+  EXPECT_EQ(varve_cells_estimate(config_, &params_, nullptr, &estimate),
+            VARVE_ERROR_INVALID_ARGUMENT);
   EXPECT_NEAR(static_cast<double>(estimate), static_cast<double>(stats.packed_bytes),
               0.03 * static_cast<double>(stats.packed_bytes));
 }

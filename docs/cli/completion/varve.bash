@@ -30,7 +30,7 @@ _varve() {
     compare) options="--chunks --ctx --decode --error-layers --fresh --help --html --json --methods --model --plugin --score-from --set --speed-runs --state --step --text --threads" ;;
     run) options="--dry-run --help --json --method --no-check --plugin --set" ;;
     methods) options="--family --help --json fp16 uniform kivi age_tiered amc" ;;
-    estimate) options="--batch --ctx --help --json --measure --methods --model --plugin --set --text --threads --tokens" ;;
+    estimate) options="--batch --ctx --decoded --help --json --measure --methods --model --plugin --set --text --threads --tokens" ;;
     recommend) options="--ctx --help --json --model --plugin --ram --text --threads" ;;
     doctor) options="--help --json --model --plugin --program" ;;
     layers) options="--ctx --fresh --help --json --max-protected --method --model --plugin --protect --set --state --step --text --threads" ;;
