@@ -107,6 +107,14 @@ std::string WiderKeys(const KeyBits& key_bits) {
                      fmt::join(wider, ", "));
 }
 
+/// ", by a prompt in batches of 512, the last 200 decoded"
+std::string HowTheyCame(int n_tokens, int n_decoded, int n_batch) {
+  std::string text;
+  if (n_decoded < n_tokens) text += fmt::format(", by a prompt in batches of {}", n_batch);
+  if (n_decoded > 0) text += fmt::format(", the last {} decoded", n_decoded);
+  return text;
+}
+
 void Run(const Options& options) {
   CatchInterrupt();
   const bool measure = options.measure || !options.text.empty();
@@ -172,11 +180,12 @@ void Run(const Options& options) {
     return;
   }
   std::string out = fmt::format(
-      "{}\n{}: {} layers with a KV cache of {}, {}\ncontext {} tokens, {}; "
+      "{}\n{}: {} layers with a KV cache of {}, {}\ncontext {} tokens, {} used{}; "
       "weights {}\n\n{}",
       shape.path, shape.description, shape.layers.size(), shape.n_layers, KindOf(shape),
-      shape.n_ctx, n_tokens == shape.n_ctx ? "all cells used" : fmt::format("{} used", n_tokens),
-      FormatBytes(shape.weight_bytes), table.ToString());
+      shape.n_ctx, n_tokens == shape.n_ctx ? "all" : std::to_string(n_tokens),
+      HowTheyCame(n_tokens, n_decoded, shape.n_batch), FormatBytes(shape.weight_bytes),
+      table.ToString());
   if (ranges) {
     out += fmt::format(
         "\nat most: if key_error_limit held back the keys of every layer. Which it does depends on "

@@ -121,9 +121,16 @@ std::vector<llama_token> Tokenize(const llama_model* model, const std::string& t
   if (text.size() > INT32_MAX / 2)
     Fail(ExitCode::kFailed, "the text is larger than 1 GiB; give a part of it");
   std::vector<llama_token> tokens(text.size() + 8);
-  const int32_t n =
-      llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
-                     static_cast<int32_t>(tokens.size()), add_special, false);
+  const auto tokenize = [&] {
+    return llama_tokenize(vocab, text.data(), static_cast<int32_t>(text.size()), tokens.data(),
+                          static_cast<int32_t>(tokens.size()), add_special, false);
+  };
+  int32_t n = tokenize();
+  // A byte can be several tokens: a space is written as three bytes where a vocabulary lacks it.
+  if (n < 0 && n != INT32_MIN) {
+    tokens.resize(static_cast<size_t>(-static_cast<int64_t>(n)));
+    n = tokenize();
+  }
   if (n < 0) Fail(ExitCode::kFailed, "the model's tokenizer refused the text");
   tokens.resize(static_cast<size_t>(n));
   return tokens;

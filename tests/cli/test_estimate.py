@@ -1,7 +1,5 @@
 """What `varve estimate` says after a measurement is what is then held: three models, the presets, up to two lengths."""
 
-import pathlib
-import tempfile
 import unittest
 
 from varve_cli import GEMMA, MODEL, QWEN, TEXT, CliTest, needs, run
@@ -33,26 +31,6 @@ class Estimate(CliTest):
     def test_gemma(self):
         # The longer one is past its window of 512: cells are written over.
         self.check_model(GEMMA)
-
-    def test_decoding_after_a_prompt(self):
-        needs(MODEL, TEXT)
-        common = ["--model", MODEL, "--threads", 1, "--json"]
-        with tempfile.TemporaryDirectory() as folder:
-            prompt = pathlib.Path(folder) / "prompt.txt"
-            prompt.write_text(TEXT.read_text(encoding="utf-8")[:3000], encoding="utf-8")
-            held = self.check_json("profile", run("profile", *common, "--prompt-file", prompt, "--max-tokens", 100))
-        # The last token is not decoded any more.
-        n_decoded = held["n_generated_tokens"] - 1
-        n_tokens = held["n_prompt_tokens"] + n_decoded
-        said = self.check_json(
-            "estimate",
-            run(
-                "estimate", *common, "--methods", "age_tiered", "--ctx", n_tokens, "--tokens", n_tokens, "--decoded", n_decoded,
-                "--text", TEXT,
-            ),
-        )  # fmt: skip
-        off = said["methods"][0]["bytes"] / held["summary"]["peak_memory_bytes"] - 1
-        self.assertLess(abs(off), CLOSE, f"{100 * off:+.2f} %")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,8 @@ class WithText(CliTest):
 class Estimate(CliTest):
     def test_stock_caches_are_what_llama_allots(self):
         needs(MODEL)
-        result = run("estimate", "--model", MODEL, "--ctx", "4k", "--json")
+        # After a prompt its last batch would still be in finer tiers.
+        result = run("estimate", "--model", MODEL, "--ctx", "4k", "--decoded", "1k", "--json")
         value = self.check_json("estimate", result)
         by_name = {method["name"]: method for method in value["methods"]}
         elements = 30 * 2 * 4096 * 3 * 64  # layers, K and V, cells, KV heads, head_dim
@@ -64,6 +65,27 @@ class Estimate(CliTest):
         by_name = {method["name"]: method for method in value["methods"]}
         self.assertEqual(by_name["q8_0"]["bytes"], value["f16_bytes"] * 17 // 32)
         self.assertLess(by_name["balanced"]["bytes"], by_name["q8_0"]["bytes"])
+
+    def test_every_kind_of_cache_is_what_is_then_held(self):
+        """Latent attention, sliding windows (cells are written over), odd head sizes; a prompt in batches, then one token at a time."""
+        needs(TEXT)
+        shapes = {"mla": tiny_models.mla(), "gemma2": tiny_models.gemma2(), "gpt_oss": tiny_models.gpt_oss(), "phi2": tiny_models.phi2()}
+        with tempfile.TemporaryDirectory() as folder:
+            prompt = pathlib.Path(folder) / "prompt"
+            prompt.write_bytes(TEXT.read_bytes()[:1500])
+            for name, shape in shapes.items():
+                with self.subTest(name):
+                    model = pathlib.Path(folder) / f"{name}.gguf"
+                    tiny_gguf.write(model, *shape)
+                    # Random weights have keys that the limit would hold back.
+                    common = ["--model", model, "--set", "key_error_limit=0", "--json"]
+                    held = self.check_json("profile", run("profile", *common, "--method", "age_tiered", "--prompt-file", prompt,
+                                                          "--max-tokens", 50, "--threads", 1))
+                    n_decoded = held["n_generated_tokens"] - 1
+                    n_tokens = held["n_prompt_tokens"] + n_decoded
+                    said = self.check_json("estimate", run("estimate", *common, "--methods", "age_tiered", "--ctx", n_tokens,
+                                                           "--tokens", n_tokens, "--decoded", n_decoded))["methods"][0]
+                    self.assertLess(abs(said["bytes"] / held["summary"]["peak_memory_bytes"] - 1), 0.01)
 
     def test_part_of_the_context(self):
         needs(MODEL)
@@ -99,7 +121,7 @@ class Profile(WithText):
                     self.assertGreater(layer["attend_seconds"], 0)
                 held = value["summary"]["peak_memory_bytes"]
                 self.assertEqual(held, sum(layer["peak_memory_bytes"] for layer in value["layers"]))
-                estimate = self.check_json("estimate", run("estimate", "--model", model, "--ctx", n_tokens + 1, "--tokens", n_tokens,
+                estimate = self.check_json("estimate", run("estimate", "--model", model, "--ctx", n_tokens + 1, "--tokens", n_tokens, "--decoded", 3,
                                                            "--methods", method, "--measure", "--threads", 1, "--json"))["methods"][0]
                 self.assertEqual(estimate["bytes"], estimate["most_bytes"], "measured, so there is one number")
                 self.assertLess(abs(held / estimate["bytes"] - 1), 0.03)
