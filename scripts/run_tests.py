@@ -125,8 +125,7 @@ def stage_asan_ubsan(tally, jobs):
 
 def stage_lint(tally, jobs):
     del jobs
-    # clang-tidy takes as long as all the tests; `make lint` has it.
-    run("lint", ["python3", "scripts/lint.py", "--no-tidy"], tally)
+    run("lint", ["python3", "scripts/lint.py"], tally)
 
 
 def main():
