@@ -183,7 +183,7 @@ void Run(const Options& options) {
   Plugin* plugin = nullptr;
   for (const CacheSpec& cache : plan.caches) {
     if (cache.stock) continue;
-    const CacheEstimate estimate = EstimateCache(cache, shape, plan.n_ctx);
+    const CacheEstimate estimate = EstimateCache(cache, shape, 0);
     if (!estimate.reason.empty())
       Fail(ExitCode::kUsage, "{} cannot run inside llama.cpp: {}", cache.label, estimate.reason);
     plugin = &Plugin::Get(options.model.plugin);

@@ -74,13 +74,13 @@ Json ShapeJson(const ModelShape& shape) {
 
 /// Where the keys of each cache end; nothing for those that every layer ends alike in.
 std::vector<KeyBits> MeasureAll(const Options& options, const ModelShape& shape,
-                                const std::vector<CacheSpec>& caches) {
+                                const std::vector<CacheSpec>& caches, int n_tokens, int n_decoded) {
   const std::string text = options.text.empty() ? "" : ReadText("--text", options.text);
   std::vector<KeyBits> key_bits(caches.size());
   ModelPtr model;
   Progress progress("estimate");
   for (size_t c = 0; c < caches.size(); ++c) {
-    const CacheEstimate estimate = EstimateCache(caches[c], shape, shape.n_ctx);
+    const CacheEstimate estimate = EstimateCache(caches[c], shape, n_tokens, nullptr, n_decoded);
     if (estimate.bytes == estimate.most_bytes) continue;
     Plugin& plugin = Plugin::Get(options.model.plugin);
     if (!model) model = LoadModel(options.model.model, plugin.device());
@@ -109,8 +109,8 @@ std::string WiderKeys(const KeyBits& key_bits) {
 
 /// ", by a prompt in batches of 512, the last 200 decoded"
 std::string HowTheyCame(int n_tokens, int n_decoded, int n_batch) {
-  std::string text;
-  if (n_decoded < n_tokens) text += fmt::format(", by a prompt in batches of {}", n_batch);
+  if (n_decoded == n_tokens) return ", all decoded";
+  std::string text = fmt::format(", by a prompt in batches of {}", n_batch);
   if (n_decoded > 0) text += fmt::format(", the last {} decoded", n_decoded);
   return text;
 }
@@ -140,10 +140,13 @@ void Run(const Options& options) {
   json["model"] = ShapeJson(shape);
   json["n_ctx"] = shape.n_ctx;
   json["n_tokens"] = n_tokens;
+  json["n_decoded"] = n_decoded;
+  json["n_batch"] = shape.n_batch;
   json["f16_bytes"] = f16_bytes;
   json["methods"] = Json::array();
   const std::vector<KeyBits> key_bits =
-      measure ? MeasureAll(options, shape, caches) : std::vector<KeyBits>(caches.size());
+      measure ? MeasureAll(options, shape, caches, n_tokens, n_decoded)
+              : std::vector<KeyBits>(caches.size());
   std::vector<CacheEstimate> estimates;
   for (size_t c = 0; c < caches.size(); ++c) {
     estimates.push_back(

@@ -46,8 +46,10 @@ CacheEstimate EstimateCache(const CacheSpec& cache, const ModelShape& shape, int
     }
     uint64_t bytes = 0;
     uint64_t most_bytes = 0;
-    if (!LayerBytes(cache, params, work, least, &bytes) ||
-        !LayerBytes(cache, params, work, most, &most_bytes)) {
+    bool held = LayerBytes(cache, params, work, least, &bytes);
+    most_bytes = bytes;
+    if (held && most != least) held = LayerBytes(cache, params, work, most, &most_bytes);
+    if (!held) {
       estimate.reason = varve_last_error();
       return estimate;
     }

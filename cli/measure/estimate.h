@@ -1,5 +1,4 @@
-// Bytes that a cache will hold, from the library's own layout arithmetic and llama.cpp's own tensor
-// shapes.
+// Bytes that a cache will hold: the library's own estimate over llama.cpp's own tensor shapes.
 #ifndef VARVE_CLI_MEASURE_ESTIMATE_H_
 #define VARVE_CLI_MEASURE_ESTIMATE_H_
 

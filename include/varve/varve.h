@@ -255,7 +255,7 @@ typedef struct varve_cells_workload {
 } varve_cells_workload;
 
 /* varve_cells_stats.packed_bytes that one layer with these parameters will have after this work.
- * Nothing is allocated for the rows. Errors: those of varve_cells_create, and
+ * Nothing is allocated for packed rows. Errors: those of varve_cells_create, and
  * VARVE_ERROR_INVALID_ARGUMENT for the work. */
 VARVE_API varve_status varve_cells_estimate(const varve_config* config,
                                             const varve_cells_params* params,

@@ -8,6 +8,7 @@ namespace varve::plugin {
 namespace {
 
 constexpr int kTypicalTokens = 32768;
+constexpr int kTypicalBatch = 32;
 constexpr int kTypicalKvHeads = 8;
 constexpr int kTypicalHeadDim = 128;
 
@@ -91,6 +92,7 @@ double Settings::F16Ratio() const {
   varve_cells_workload work = {};
   work.struct_size = sizeof(work);
   work.n_tokens = kTypicalTokens;
+  work.n_batch = kTypicalBatch;
   uint64_t packed_bytes = 0;
   if (varve_cells_estimate(config().get(), &params, &work, &packed_bytes) != VARVE_OK ||
       packed_bytes == 0) {

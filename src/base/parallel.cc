@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <functional>
 #include <vector>
 
 namespace varve {
@@ -43,7 +44,7 @@ void ParallelStages(int n_threads, std::span<const Stage> stages) {
 }
 
 void ParallelFor(int n_threads, int n_tasks, const std::function<void(int, int)>& body) {
-  const Stage stage{n_tasks, body};
+  const Stage stage{n_tasks, std::cref(body)};  // a copy of it would be allocated
   ParallelStages(n_threads, {&stage, 1});
 }
 

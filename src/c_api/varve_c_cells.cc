@@ -1,4 +1,5 @@
 // varve_cells_*: structs and status codes on the outside, CellCache within.
+#include <algorithm>
 #include <cstddef>
 #include <string>
 
@@ -268,7 +269,11 @@ varve_status varve_cells_estimate(const varve_config* config, const varve_cells_
         CheckStructSize(work->struct_size, sizeof(varve_cells_workload), "varve_cells_workload"));
     auto setup = varve::SetUpLayer(config, params);
     if (!setup.ok()) return setup.status();
-    const int32_t n_batch = work->n_batch == 0 ? 1 : work->n_batch;
+    if (work->n_batch < 0) {
+      return Status(varve::StatusCode::kInvalidArgument,
+                    "n_batch=" + std::to_string(work->n_batch) + " must not be negative");
+    }
+    const int32_t n_batch = std::max(work->n_batch, 1);
     auto bytes =
         varve::EstimateCellBytes(setup.value().settings, setup.value().shape,
                                  {work->n_tokens, n_batch, work->n_decoded, work->last_key_bits});

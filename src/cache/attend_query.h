@@ -20,7 +20,8 @@ struct PreparedView {
       nullptr;  ///< float views, else null: [n_kv_heads][queries][head_dim_k], scaled
 };
 
-/// Queries are worked on in batches of 1 to 7, as equal as can be.
+/// Queries are worked on in batches of 1 to 7, as equal as can be, the same by qk and by pv.
+static_assert(kMaxQkQueries == kMaxPvQueries);
 constexpr int BatchCount(int n_queries) { return (n_queries + kMaxQkQueries - 1) / kMaxQkQueries; }
 constexpr int BatchStart(int n_queries, int batch) {
   return batch * n_queries / BatchCount(n_queries);

@@ -89,8 +89,8 @@ void PartialResult::PassOver(float share, const BlockWeights& weights) const {
 
 void MergePartial(const PartialResult& from, const PartialResult& to) {
   // Only the first chunk has sinks, so plain values are mostly there alone.
-  const bool both_plain = *from.has_plain != 0;
-  if (both_plain) to.UsePlain();
+  const bool from_plain = *from.has_plain != 0;
+  if (from_plain) to.UsePlain();
   for (int item = 0; item < to.n_items; ++item) {
     if (std::isnan(from.sum[item])) to.sum[item] = from.sum[item];
     if (from.exponent[item] == kNoExponent) continue;
@@ -109,7 +109,7 @@ void MergePartial(const PartialResult& from, const PartialResult& to) {
       for (int i = 0; i < n; ++i) target[i] = target[i] * keep + source[i] * add;
     };
     merge(from.rotated, to.rotated, to.value_channels);
-    if (both_plain) {
+    if (from_plain) {
       merge(from.plain, to.plain, to.plain_channels);
     } else if (*to.has_plain != 0) {
       Scale(to.plain + Size(item, to.plain_channels), to.plain_channels, keep);

@@ -171,13 +171,10 @@ size_t CellCache::max_block_bytes() const {
   return bytes;
 }
 
-int32_t CellCache::GrownBlocks(int32_t block) const {
-  return std::min(RoundUp(block + 1, kGrowBlocks), blocks_per_stream_);
-}
-
 void CellCache::GrowStream(Stream& stream, int32_t block) {
   if (static_cast<size_t>(block) < stream.blocks.size()) return;
-  const auto grown = static_cast<size_t>(GrownBlocks(block));
+  const auto grown =
+      static_cast<size_t>(std::min(RoundUp(block + 1, kGrowBlocks), blocks_per_stream_));
   stream.due.Reserve(grown);
   stream.blocks.reserve(grown);
   stream.blocks.resize(grown);

@@ -206,8 +206,6 @@ class CellCache {
 
   // cell_cache.cc
   static int64_t FitTokens(const SideLadder& keys);
-  /// Blocks a stream keeps book of once `block` was touched.
-  int32_t GrownBlocks(int32_t block) const;
   void GrowStream(Stream& stream, int32_t block);
   void DropExact(Stream& stream, CellBlock& block, int32_t cell, size_t side);
   /// Moves the rows of one side in; the entries are emptied.
@@ -326,7 +324,8 @@ class CellCache {
   bool has_tables_ = false;
   bool keys_wait_ = false;     ///< some block waits for tables
   size_t last_key_stage_ = 0;  ///< keys go down no further; the ladder's end until tables say else
-  /// In an estimate: keys take no narrower stage, whatever their tables say.
+  /// In an estimate, if there is a key_error_limit: keys take no narrower stage, whatever their
+  /// tables say.
   std::optional<int> least_key_bits_;
   std::vector<TableSet> tables_;
   RotationSet rotations_;

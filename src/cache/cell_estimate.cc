@@ -40,14 +40,18 @@ class CellEstimate {
     index_.resize(static_cast<size_t>(n_batch_));
     positions_.resize(static_cast<size_t>(n_batch_));
     const int64_t n_cells = cache.shape().n_cells;
-    const int64_t most = std::max(kRounds * n_cells, kTokens);
-    n_decoded_ = std::min<int64_t>(work.n_decoded, most);
-    n_bulk_ = work.n_tokens - work.n_decoded;
+    most_ = std::max(kRounds * n_cells, kTokens);
+    // Calls fall on the same cells after this many tokens; where that is too long, cells do.
     const int64_t period = std::lcm(n_cells, int64_t{n_batch_});
-    if (n_bulk_ > most + period) n_bulk_ = most + (n_bulk_ - most) % period;
+    n_bulk_ = Shortened(work.n_tokens - work.n_decoded, period <= most_ ? period : n_cells);
+    n_decoded_ = Shortened(work.n_decoded, n_cells);
   }
 
   Status Run() {
+    if (n_bulk_ + n_decoded_ > CellCache::kMaxShift) {
+      return Status(StatusCode::kInvalidArgument,
+                    "n_tokens: positions would pass " + std::to_string(CellCache::kMaxShift));
+    }
     for (int32_t stream = 0; stream < cache_.shape().n_streams; ++stream) {
       int64_t token = 0;
       while (token < n_bulk_) {
@@ -61,6 +65,11 @@ class CellEstimate {
   }
 
  private:
+  /// As good as n tokens, and never more than most_ and a period of them.
+  int64_t Shortened(int64_t n, int64_t period) const {
+    return n <= most_ + period ? n : most_ + (n - most_) % period;
+  }
+
   Status Step(int32_t stream, int64_t token, int32_t n) {
     const int64_t n_cells = cache_.shape().n_cells;
     for (int32_t i = 0; i < n; ++i) {
@@ -81,6 +90,7 @@ class CellEstimate {
 
   CellCache& cache_;
   int32_t n_batch_;
+  int64_t most_ = 0;
   int64_t n_bulk_ = 0;
   int64_t n_decoded_ = 0;
   std::vector<float> ones_;

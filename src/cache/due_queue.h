@@ -33,13 +33,12 @@ class DueQueue {  // NOLINT(bugprone-reserved-identifier): clang's own, to copy 
 
   size_t held_bytes() const { return where_.capacity() * kBytesPerBlock; }
 
+ private:
   struct Entry {
     int64_t key;
     int32_t block;
   };
   static constexpr size_t kBytesPerBlock = 2 * sizeof(Entry) + sizeof(int32_t);
-
- private:
   static constexpr int32_t kAbsent = -1;
 
   void SiftUp(Order order, size_t i);

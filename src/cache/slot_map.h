@@ -1,5 +1,5 @@
 // Which slots of one size class are taken and which pages they keep resident. Pure book-keeping, no
-// memory behind it: the block store puts slabs under it, the estimate runs it alone.
+// memory behind it: the block store puts slabs under it.
 #ifndef VARVE_CACHE_SLOT_MAP_H_
 #define VARVE_CACHE_SLOT_MAP_H_
 

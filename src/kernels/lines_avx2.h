@@ -124,6 +124,12 @@ VARVE_INLINE int32_t Total(__m256i x) {
   return _mm_cvtsi128_si32(_mm_add_epi32(half, _mm_shuffle_epi32(half, 0xb1)));
 }
 
+// Queries whose sums have room in registers.
+constexpr int kMaxTogether = 4;
+
+/// How many of a batch's n queries go first; the others, if any, go after them.
+VARVE_INLINE int FirstQueries(int n) { return n <= kMaxTogether ? n : (n + 1) / 2; }
+
 }  // namespace
 }  // namespace varve
 

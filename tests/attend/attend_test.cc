@@ -152,6 +152,50 @@ TEST(Attend, TheResultDoesNotDependOnTheNumberOfThreads) {
   }
 }
 
+// From 32 blocks on the work goes in chunks of about as many, merged by a tree.
+TEST(Attend, AnyNumberOfChunks) {
+  for (const int n_blocks : {31, 32, 70, 100, 160, 200, 230}) {
+    TestShape shape;
+    shape.n_heads = 6;
+    shape.n_kv_heads = 2;
+    shape.head_dim_k = shape.head_dim_v = 32;
+    shape.tiers = Ladder(n_blocks - 12, 8, 4);
+    shape.n_exact = 4;
+    TestProblem test(shape);
+    const std::vector<float> one = test.Run(1);
+    EXPECT_LT(TestProblem::RelativeError(one, test.Expected()), kMaxRelativeError) << n_blocks;
+    for (const int n_threads : {2, 3, 5, 16})
+      EXPECT_EQ(test.Run(n_threads), one) << n_blocks << " blocks, " << n_threads << " threads";
+  }
+}
+
+// Values that are plain rows in some chunks and packed in others; sinks are plain too.
+TEST(Attend, PlainValuesInAnyChunk) {
+  const Scheme k{Codec::kRotated, 4};
+  const Scheme packed{Codec::kRotated, 4};
+  const Scheme plain{Codec::kF16, 16};
+  const std::vector<std::vector<TestTier>> mixtures = {
+      {{k, plain, 100}},
+      {{k, packed, 70}, {k, plain, 40}},
+      {{k, plain, 40}, {k, packed, 90}},
+      {{k, packed, 40}, {k, plain, 40}, {k, packed, 50}}};
+  for (const int n_exact : {0, 4}) {
+    for (const std::vector<TestTier>& tiers : mixtures) {
+      TestShape shape;
+      shape.n_heads = 4;
+      shape.n_kv_heads = 2;
+      shape.head_dim_k = shape.head_dim_v = 32;
+      shape.tiers = tiers;
+      shape.n_exact = n_exact;
+      TestProblem test(shape);
+      const std::vector<float> one = test.Run(1);
+      EXPECT_LT(TestProblem::RelativeError(one, test.Expected()), kMaxRelativeError)
+          << tiers.size() << " tiers, " << n_exact << " sinks";
+      for (const int n_threads : {2, 3}) EXPECT_EQ(test.Run(n_threads), one);
+    }
+  }
+}
+
 TEST(Attend, CellsThatTakeNoPartLeaveNoTraceWhateverTheyHold) {
   for (const int n_rows : {1, 4, 20}) {
     TestShape shape;

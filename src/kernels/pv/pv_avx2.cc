@@ -105,10 +105,9 @@ VARVE_INLINE void Queries(const PvArgs& args, int head, int first, int n) {
   }
 }
 
-/// Up to four queries at a time: more have no room for their sums.
 template <int kBits>
 VARVE_INLINE void Head(const PvArgs& args, int head) {
-  const int n_first = args.n <= 4 ? args.n : (args.n + 1) / 2;
+  const int n_first = FirstQueries(args.n);
   Queries<kBits>(args, head, 0, n_first);
   if (args.n > n_first) Queries<kBits>(args, head, n_first, args.n - n_first);
 }

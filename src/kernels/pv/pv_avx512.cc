@@ -2,8 +2,10 @@
 // channel, eight lines a vector of 16 channels, decoded by one VPERMB each. The weights' high and
 // low bytes are the unsigned operand, four tokens a broadcast dword.
 //
-//   registers: acc[vector][n][high, low], at most 16: four vectors at a time for one query, which
-//   covers the latency of VPDPBUSD (5 cycles, 2 a cycle), two for more; they share each broadcast.
+//   registers, up to four queries: acc[vector][n][high, low], at most 24: four vectors at a time
+//   for one query, which covers the latency of VPDPBUSD (5 cycles, 2 a cycle), and for three, else
+//   two; they share each broadcast. From five queries on one sum each, and two vectors' lines
+//   decoded.
 //
 // Why inline assembly: g++ 12 copies and spills accumulators of _mm512_dpbusd_epi32 round loops.
 #include <immintrin.h>

@@ -137,7 +137,6 @@ __attribute__((noinline)) void Block(const QkArgs& args, int head, int first) {
   }
 }
 
-/// Up to four queries at a time: more have no room for their sums.
 void Queries(const QkArgs& args, int head, int first, int n) {
   switch (n) {
     case 1:
@@ -160,7 +159,7 @@ void QkAvx2(const QkArgs& args) {
     Ahead ahead(args.codes, args.head_stride, args.n_heads, head, args.next, args.next_stride);
     ahead.Fetch(static_cast<int>((ahead.end - ahead.at) / kLine));
     const int n = args.queries[head].n;
-    const int n_first = n <= 4 ? n : (n + 1) / 2;
+    const int n_first = FirstQueries(n);
     Queries(args, head, 0, n_first);
     if (n > n_first) Queries(args, head, n_first, n - n_first);
   }

@@ -5,8 +5,7 @@
 //     sets where there are few, to cover the latency of VPDPBUSD (5 cycles, 2 a cycle)
 //     k0, k1                    a quad's lines for tokens 0..15 and 16..31, decoded by one VPERMB
 //     each
-//   q                         broadcast to a register for both halves, or as a memory operand for
-//   one
+//   q                         broadcast to a register for both halves, a memory operand for one
 //
 // VPDPBUSD multiplies unsigned by signed: lines decode to level + 128, and accumulators start at
 // -128 * sum(q). Operand order: wide quads [quad][n]{high, low} dwords of 4 channels, then narrow
