@@ -8,9 +8,6 @@
 namespace varve {
 namespace {
 
-// From this many batches on a block is unpacked once for all of them.
-constexpr int kUnpackBatches = 3;
-
 constexpr int kMaxTileBlocks = 8;
 
 // Logits and weights of this many items leave room for codes in L1.
@@ -31,6 +28,10 @@ size_t Size(int a, int b = 1, int c = 1, int d = 1) {
          static_cast<size_t>(d);
 }
 
+bool Unpacks(const AttendPlan& plan, int n_queries) {
+  return n_queries >= plan.kernels->unpack_from;
+}
+
 class Task {
  public:
   Task(const AttendPlan& plan, const TaskRange& range, const PreparedQueries& queries,
@@ -44,6 +45,7 @@ class Task {
         result_(result),
         n_queries_(queries.n_queries),
         n_batches_(BatchCount(queries.n_queries)),
+        unpacks_(Unpacks(plan, queries.n_queries)),
         n_items_(range.n_kv_heads * queries.n_queries),
         mask_(problem_, range, scratch.bias) {
     for (int batch = 0; batch <= n_batches_; ++batch)
@@ -149,7 +151,7 @@ class Task {
     } else {
       ReadNext(BlockAt(0), Side::kValue, args);
     }
-    if (n_batches_ == 1 && open_[tile_index]) {
+    if (n_batches_ == 1 && !unpacks_ && open_[tile_index]) {
       args.n_heads = range_.n_kv_heads;
       kernels_.qk(args);
       return;
@@ -183,7 +185,7 @@ class Task {
     TakeHead(head, args);
     args.runs += head;
     args.gains += Size(head) * args.head_stride / sizeof(uint16_t);
-    if (n_batches_ >= kUnpackBatches) Unpack(prepared.unpacked_runs[head], args);
+    if (unpacks_) Unpack(prepared.unpacked_runs[head], args);
     for (int batch = 0; batch < n_batches_; ++batch) {
       const int item = head * n_queries_ + scratch_.batch_start[batch];
       const int n = scratch_.batch_start[batch + 1] - scratch_.batch_start[batch];
@@ -360,7 +362,7 @@ class Task {
     } else if (next_block_ < range_.end_block) {
       ReadNext(problem_.blocks[static_cast<size_t>(next_block_)], Side::kKey, args);
     }
-    if (n_batches_ == 1) {
+    if (n_batches_ == 1 && !unpacks_) {
       args.n_heads = range_.n_kv_heads;
       kernels_.pv(args);
       return;
@@ -370,7 +372,7 @@ class Task {
 
   void ValuesOfHead(int head, PvArgs args) {
     TakeHead(head, args);
-    if (n_batches_ >= kUnpackBatches && args.bits != 8) UnpackValues(args);
+    if (unpacks_ && args.bits != 8) UnpackValues(args);
     for (int batch = 0; batch < n_batches_; ++batch) {
       const int item = head * n_queries_ + scratch_.batch_start[batch];
       PvArgs call = args;
@@ -481,6 +483,7 @@ class Task {
   const PartialResult& result_;
   int n_queries_;
   int n_batches_;
+  bool unpacks_;  ///< a block, once for all queries of a head
   int n_items_;
   MaskReader mask_;
   int n_tile_ = 0;
@@ -520,7 +523,7 @@ void TaskScratch::Take(const AttendPlan& plan, int kv_heads, int rows, Bump& mem
   units = memory.Take<float>(n_grouped);
   softmax_room = memory.Take<float>(2 * n_grouped);
   bias_of = memory.Take<const float*>(Size(n_tile_blocks, n_planes, rows));
-  const bool unpacks = BatchCount(rows * plan.n_rep) >= kUnpackBatches;
+  const bool unpacks = Unpacks(plan, rows * plan.n_rep);
   key_lines = memory.Take<uint8_t>(unpacks ? Size(plan.max_view_channels, kBlockTokens) : 0);
   value_lines = memory.Take<uint8_t>(unpacks ? Size(16 * plan.value_vectors, kBlockTokens) : 0);
   key_tile = memory.Take<float>(plan.float_tiles ? Size(problem.head_dim_k, kBlockTokens) : 0);

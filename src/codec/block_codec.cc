@@ -71,18 +71,28 @@ struct RepackScratch {
   alignas(64) std::array<int16_t, (kMaxTileChannels + 1) * kBlockTokens> tile;
 };
 
-/// A head's rows on their way between f32 and a block. Holds what one head needs, so that a loop
-/// over tokens sets it up once.
+/// A head's rows on their way between f32 and a block. Holds what one head needs, so that loops
+/// over tokens set it up once, and over heads of one coding too.
 class HeadCodec {
  public:
   /// `lines` is for decoding alone.
   HeadCodec(const BlockCoding& coding, int head, HeadLines* lines = nullptr)
       : kernels_(ActiveKernels()),
+        of_heads_(coding),
+        head_(head),
         coding_(CodingOf(coding, head)),
         layout_(*coding_.layout),
         lines_(lines) {}
 
   const BlockLayout& layout() const { return layout_; }
+
+  /// Goes over to another head.
+  void TakeHead(int head) {
+    if (coding_.table == nullptr || head == head_) return;
+    head_ = head;
+    coding_ = CodingOf(of_heads_, head);
+    has_inverse_scale_ = has_rule_ = false;
+  }
 
   /// Codes row [head_dim] into slot `token`.
   void Encode(const float* row, int token, std::byte* payload) {
@@ -177,8 +187,14 @@ class HeadCodec {
   bool is_f16() const { return coding_.is_f16(); }
 
  private:
-  GainRule rule() const {
+  GainRule gain_rule() const {
     return coding_.table == nullptr ? GainRule::kKeepNorm : GainRule::kLeastSquares;
+  }
+
+  const PackCodeArgs& Rule() {
+    if (!has_rule_) rule_ = RowRule(coding_.used(), gain_rule());
+    has_rule_ = true;
+    return rule_;
   }
 
   /// Some run has codes that the row's root mean square finds (codec/row_coder.h).
@@ -222,7 +238,7 @@ class HeadCodec {
     source.LoadGains(source_payload, book.unit / CodebookOf(source.layout_.scheme.bits).unit,
                      args.gain_in);
     args.nominal = static_cast<float>(layout_.head_dim) * book.rms_level * book.rms_level;
-    SetRule(RowRule(coding_.used(), rule()), args);
+    SetRule(Rule(), args);
     args.codes = scratch.codes.data();
     kernels_.recode(args);
     Store(args.codes, args.gain, tokens, payload);
@@ -264,13 +280,13 @@ class HeadCodec {
     }
     source.LoadGains(source_payload, 1.0f / unit, args.gain_in);
 
-    const PackCodeArgs rule_args = RowRule(coding_.used(), rule());
-    SetRule(rule_args, args);
-    args.nominal = rule_args.nominal;
+    const PackCodeArgs& rule = Rule();
+    SetRule(rule, args);
+    args.nominal = rule.nominal;
     args.n_runs = coding_.n_runs;
     size_t line = 0;
     for (int r = 0; r < coding_.n_runs; ++r) {
-      const PackRun& run = rule_args.run[r];
+      const PackRun& run = rule.run[r];
       args.run[r] = {run.bits, run.first_channel, run.n_channels, run.weight};
       args.lines[r] = scratch.codes.data() + line * kLineBytes;
       line += static_cast<size_t>(CodedLinesOf(coding_.runs[static_cast<size_t>(r)]));
@@ -389,7 +405,8 @@ class HeadCodec {
   }
 
   void EncodeStored(int token, std::byte* payload) {
-    const uint16_t gain = CodeRow(kernels_, coding_.used(), rule(), stored_.data(), codes_.data());
+    const uint16_t gain =
+        CodeRow(kernels_, coding_.used(), gain_rule(), stored_.data(), codes_.data());
     for (int r = 0; r < coding_.n_runs; ++r) {
       const CodeRun& run = coding_.runs[static_cast<size_t>(r)];
       PackStoreArgs args;
@@ -406,6 +423,8 @@ class HeadCodec {
   }
 
   const KernelSet& kernels_;
+  const BlockCoding& of_heads_;
+  int head_;
   HeadCoding coding_;
   const BlockLayout& layout_;
   HeadLines* lines_;
@@ -414,7 +433,9 @@ class HeadCodec {
   alignas(64) std::array<float, kRowFloats> stored_;
   alignas(64) std::array<uint8_t, kRowFloats> codes_;
   alignas(64) std::array<float, kRowFloats> inverse_scale_;
+  PackCodeArgs rule_;
   bool has_inverse_scale_ = false;
+  bool has_rule_ = false;
 };
 
 std::byte* HeadAt(std::byte* block, const BlockLayout& layout, int head) {
@@ -435,8 +456,9 @@ void EncodeRow(const BlockCoding& coding, int n_kv_heads, const float* row, int 
                                    row, token, reinterpret_cast<uint8_t*>(block),
                                    layout.head_bytes(), layout.code_bytes}))
     return;
+  HeadCodec codec(coding, 0);
   for (int head = 0; head < n_kv_heads; ++head) {
-    HeadCodec codec(coding, head);
+    codec.TakeHead(head);
     codec.Encode(row + static_cast<ptrdiff_t>(head) * coding.layout->head_dim, token,
                  HeadAt(block, *coding.layout, head));
   }
@@ -445,8 +467,9 @@ void EncodeRow(const BlockCoding& coding, int n_kv_heads, const float* row, int 
 void DecodeRow(const BlockCoding& coding, int n_kv_heads, const std::byte* block, int token,
                float* row) {
   HeadLines lines;  // not cleared: what is read is written before
+  HeadCodec codec(coding, 0, &lines);
   for (int head = 0; head < n_kv_heads; ++head) {
-    HeadCodec codec(coding, head, &lines);
+    codec.TakeHead(head);
     codec.Decode(HeadAt(block, *coding.layout, head), token,
                  row + static_cast<ptrdiff_t>(head) * coding.layout->head_dim);
   }
@@ -465,9 +488,11 @@ void DecodeHead(const BlockCoding& coding, int head, const std::byte* head_paylo
 void RepackRows(const BlockCoding& from, const BlockCoding& to, int n_kv_heads, uint32_t tokens,
                 const std::byte* src, std::byte* dst) {
   RepackScratch scratch;  // not cleared: what is read is written before
+  HeadCodec source(from, 0, &scratch.lines);
+  HeadCodec target(to, 0);
   for (int head = 0; head < n_kv_heads; ++head) {
-    HeadCodec source(from, head, &scratch.lines);
-    HeadCodec target(to, head);
+    source.TakeHead(head);
+    target.TakeHead(head);
     const std::byte* source_payload = HeadAt(src, *from.layout, head);
     source.Unpack(source_payload);
     target.Repack(source, source_payload, tokens, scratch, HeadAt(dst, *to.layout, head));

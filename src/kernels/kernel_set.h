@@ -32,6 +32,9 @@ struct KernelSet {
   const RowKernels* rows = nullptr;
   RecodeKernel recode = nullptr;
   const TileKernels* tile = nullptr;
+  /// From this many queries of a KV head on, unpacking a block once for all of them costs less than
+  /// that qk and pv decode it batch by batch.
+  int unpack_from = 0;
 };
 
 /// The kernels of a level; the caller makes sure that the CPU has it.

@@ -7,6 +7,8 @@ namespace {
 
 VARVE_INLINE F32 All(float x) { return F32{} + x; }
 
+VARVE_INLINE F32 Magnitude(F32 x) { return (F32)((I32)x & 0x7fffffff); }
+
 struct Coded {
   F32 level;
   I32 code;
@@ -26,7 +28,7 @@ VARVE_INLINE Coded Nearest(F32 x) {
     const I32 whole = ToNearest(Max(Min(x, All(127.0f)), All(-127.0f)));
     return {ToFloat(whole), whole + 128};
   } else {
-    const Found found = FindMagnitude<kBits>((F32)((I32)x & 0x7fffffff));
+    const Found found = FindMagnitude<kBits>(Magnitude(x));
     const Negative negative = IsNegative(x);
     return {WithSign(found.level, negative), SignedCode(found.index, negative, 1 << (kBits - 1))};
   }

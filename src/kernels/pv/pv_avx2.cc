@@ -49,7 +49,7 @@ VARVE_INLINE void AddQuad(const void* weights, const uint8_t* codes, __m256i (&a
 
 /// N of the batch's queries, from `first` on.
 template <int kBits, int N>
-__attribute__((noinline)) void Block(const PvArgs& args, int head, int first) {
+__attribute__((noinline)) void Block(const PvArgs& args, int head, int first, Ahead& ahead) {
   const uint8_t* codes = args.codes + head * args.head_stride;
   const auto* weights = static_cast<const __m256i*>(args.weights) + 2 * (head * args.n + first);
   const float* factors = args.factors + head * args.n + first;
@@ -70,6 +70,7 @@ __attribute__((noinline)) void Block(const PvArgs& args, int head, int first) {
     __m256i acc[N][2];
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) acc[n][0] = acc[n][1] = start[n];
+    ahead.Fetch(kTokenQuads * kBits / 8);
     AddQuad<kBits, N, 0>(weights, codes, acc);
     AddQuad<kBits, N, 1>(weights, codes, acc);
     AddQuad<kBits, N, 2>(weights, codes, acc);
@@ -92,24 +93,25 @@ __attribute__((noinline)) void Block(const PvArgs& args, int head, int first) {
 }
 
 template <int kBits>
-VARVE_INLINE void Queries(const PvArgs& args, int head, int first, int n) {
+VARVE_INLINE void Queries(const PvArgs& args, int head, int first, int n, Ahead& ahead) {
   switch (n) {
     case 1:
-      return Block<kBits, 1>(args, head, first);
+      return Block<kBits, 1>(args, head, first, ahead);
     case 2:
-      return Block<kBits, 2>(args, head, first);
+      return Block<kBits, 2>(args, head, first, ahead);
     case 3:
-      return Block<kBits, 3>(args, head, first);
+      return Block<kBits, 3>(args, head, first, ahead);
     default:
-      return Block<kBits, 4>(args, head, first);
+      return Block<kBits, 4>(args, head, first, ahead);
   }
 }
 
 template <int kBits>
-VARVE_INLINE void Head(const PvArgs& args, int head) {
+VARVE_INLINE void Head(const PvArgs& args, int head, Ahead& ahead) {
   const int n_first = FirstQueries(args.n);
-  Queries<kBits>(args, head, 0, n_first);
-  if (args.n > n_first) Queries<kBits>(args, head, n_first, args.n - n_first);
+  Queries<kBits>(args, head, 0, n_first, ahead);
+  if (args.n > n_first) Queries<kBits>(args, head, n_first, args.n - n_first, ahead);
+  ahead.FetchRest();
 }
 
 }  // namespace
@@ -117,19 +119,18 @@ VARVE_INLINE void Head(const PvArgs& args, int head) {
 void PvAvx2(const PvArgs& args) {
   for (int head = 0; head < args.n_heads; ++head) {
     Ahead ahead(args.codes, args.head_stride, args.n_heads, head, args.next, args.next_stride);
-    ahead.Fetch(static_cast<int>((ahead.end - ahead.at) / kLine));
     switch (args.bits) {
       case 2:
-        Head<2>(args, head);
+        Head<2>(args, head, ahead);
         break;
       case 3:
-        Head<3>(args, head);
+        Head<3>(args, head, ahead);
         break;
       case 4:
-        Head<4>(args, head);
+        Head<4>(args, head, ahead);
         break;
       default:
-        Head<8>(args, head);
+        Head<8>(args, head, ahead);
     }
   }
 }

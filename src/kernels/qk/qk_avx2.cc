@@ -60,33 +60,42 @@ struct Sums {
   }
 };
 
+/// Fetches as many lines as it reads: what comes next is mostly coded alike.
 template <typename S>
 VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const int32_t* q,
-                                   int stride, S& sums) {
+                                   int stride, S& sums, Ahead& ahead) {
   const uint8_t* group = codes + run.byte_offset;
   int quads = run.n_quads;
   switch (run.bits) {
     case 8:
-      for (; quads > 0; --quads, group += 2 * kLine, q += stride)
+      for (; quads > 0; --quads, group += 2 * kLine, q += stride) {
+        ahead.Fetch(2);
         sums.template Quad<8, 0>(group, q);
+      }
       break;
     case 4:
-      for (; quads > 0; --quads, group += kLine, q += stride) sums.template Quad<4, 0>(group, q);
+      for (; quads > 0; --quads, group += kLine, q += stride) {
+        ahead.Fetch(1);
+        sums.template Quad<4, 0>(group, q);
+      }
       break;
     case 2:
       for (; quads > 0; quads -= 2, group += kLine, q += 2 * stride) {
+        ahead.Fetch(1);
         sums.template Quad<2, 0>(group, q);
         sums.template Quad<2, 1>(group, q + stride);
       }
       break;
     case 6:
       for (; quads > 0; quads -= 2, group += 3 * kLine, q += 2 * stride) {
+        ahead.Fetch(3);
         sums.template Quad<6, 0>(group, q);
         sums.template Quad<6, 1>(group, q + stride);
       }
       break;
     default:
       for (; quads > 0; quads -= 4, group += 3 * kLine, q += 4 * stride) {
+        ahead.Fetch(3);
         sums.template Quad<3, 0>(group, q);
         sums.template Quad<3, 1>(group, q + stride);
         sums.template Quad<3, 2>(group, q + 2 * stride);
@@ -98,7 +107,7 @@ VARVE_INLINE const int32_t* AddRun(const QkRun& run, const uint8_t* codes, const
 
 /// Logits of N of the batch's queries, from `first` on, with the tokens of halves kFirst to kLast.
 template <int N, int kFirst, int kLast>
-__attribute__((noinline)) void Block(const QkArgs& args, int head, int first) {
+__attribute__((noinline)) void Block(const QkArgs& args, int head, int first, Ahead& ahead) {
   using S = Sums<N, kFirst, kLast>;
   const QkRuns& runs = args.runs[head];
   const QkQueries& queries = args.queries[head];
@@ -109,7 +118,7 @@ __attribute__((noinline)) void Block(const QkArgs& args, int head, int first) {
   const int stride = 2 * queries.n;
   S wide;
   wide.Set(&queries.start[first][0]);
-  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], codes, q, stride, wide);
+  for (int r = 0; r < runs.n_wide_runs; ++r) q = AddRun(runs.run[r], codes, q, stride, wide, ahead);
   __m256 logit[N][S::kPieces];
 #pragma GCC unroll 4
   for (int n = 0; n < N; ++n) {
@@ -121,7 +130,7 @@ __attribute__((noinline)) void Block(const QkArgs& args, int head, int first) {
   S narrow;
   narrow.Set(&queries.start[first][2]);
   for (int r = runs.n_wide_runs; r < runs.n_runs; ++r)
-    q = AddRun(runs.run[r], codes, q, stride, narrow);
+    q = AddRun(runs.run[r], codes, q, stride, narrow, ahead);
 #pragma GCC unroll 4
   for (int p = 0; p < S::kPieces; ++p) {
     const int token = 16 * kFirst + 8 * p;
@@ -137,18 +146,18 @@ __attribute__((noinline)) void Block(const QkArgs& args, int head, int first) {
   }
 }
 
-void Queries(const QkArgs& args, int head, int first, int n) {
+void Queries(const QkArgs& args, int head, int first, int n, Ahead& ahead) {
   switch (n) {
     case 1:
-      return Block<1, 0, 1>(args, head, first);
+      return Block<1, 0, 1>(args, head, first, ahead);
     case 2:
-      return Block<2, 0, 1>(args, head, first);
+      return Block<2, 0, 1>(args, head, first, ahead);
     case 3:
-      Block<3, 0, 0>(args, head, first);
-      return Block<3, 1, 1>(args, head, first);
+      Block<3, 0, 0>(args, head, first, ahead);
+      return Block<3, 1, 1>(args, head, first, ahead);
     default:
-      Block<4, 0, 0>(args, head, first);
-      return Block<4, 1, 1>(args, head, first);
+      Block<4, 0, 0>(args, head, first, ahead);
+      return Block<4, 1, 1>(args, head, first, ahead);
   }
 }
 
@@ -157,11 +166,11 @@ void Queries(const QkArgs& args, int head, int first, int n) {
 void QkAvx2(const QkArgs& args) {
   for (int head = 0; head < args.n_heads; ++head) {
     Ahead ahead(args.codes, args.head_stride, args.n_heads, head, args.next, args.next_stride);
-    ahead.Fetch(static_cast<int>((ahead.end - ahead.at) / kLine));
     const int n = args.queries[head].n;
     const int n_first = FirstQueries(n);
-    Queries(args, head, 0, n_first);
-    if (n > n_first) Queries(args, head, n_first, n - n_first);
+    Queries(args, head, 0, n_first, ahead);
+    if (n > n_first) Queries(args, head, n_first, n - n_first, ahead);
+    ahead.FetchRest();
   }
 }
 

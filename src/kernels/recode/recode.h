@@ -18,16 +18,16 @@ struct RecodeArgs {
   int bits = 4;        ///< of the codes to make: 2, 3 or 4
   int n_channels = 0;  ///< without padding, at most 1,024
   const uint8_t* lines =
-      nullptr;  ///< unpacked product lines: level + 128 for keys, level for values
-  float gain_in[kBlockTokens] = {};  ///< y = gain_in * level, in levels of the codes to make
-  uint32_t tokens = ~uint32_t{0};    ///< a bit for each token that is wanted
-  float nominal = 0;                 ///< sum of squared levels that a Gaussian row would have
-  float allowed_error = 0;           ///< as PackCodeArgs'
+      nullptr;                  ///< unpacked product lines: level + 128 for keys, level for values
+  float gain_in[kBlockTokens];  ///< y = gain_in * level, in levels of the codes to make
+  uint32_t tokens = ~uint32_t{0};  ///< a bit for each token that is wanted
+  float nominal = 0;               ///< sum of squared levels that a Gaussian row would have
+  float allowed_error = 0;         ///< as PackCodeArgs'
   float window_low = 0;
   float window_high = 0;
-  uint8_t* codes = nullptr;          ///< out, product lines of codes, padding 0
-  uint16_t gain[kBlockTokens] = {};  ///< out, f16
-  uint32_t settled = 0;              ///< out: a bit a token; the others are for the row coder
+  uint8_t* codes = nullptr;     ///< out, product lines of codes, padding 0
+  uint16_t gain[kBlockTokens];  ///< out, f16
+  uint32_t settled = 0;         ///< out: a bit a token; the others are for the row coder
 };
 
 /// Codes 32 tokens by the rule of kernels/pack/gain_body.h, keeping norms; at a gain g a level l

@@ -40,14 +40,14 @@ struct TileCodeArgs {
   TileRun run[kMaxPackRuns];        ///< at least one of at most 4 bits
   const int16_t* source = nullptr;  ///< [channels] channel of the tile
   const float* factor = nullptr;    ///< [channels] y = gain_in * factor * level, in levels
-  float gain_in[kBlockTokens] = {};
+  float gain_in[kBlockTokens];
   uint32_t tokens = ~uint32_t{0};  ///< a bit for each token that is wanted
   float nominal = 0;               ///< as PackCodeArgs'
   float allowed_error = 0;
   float window_low = 0;
   float window_high = 0;
   uint8_t* lines[kMaxPackRuns] = {};  ///< out, each run's product lines of codes, padding 0
-  uint16_t gain[kBlockTokens] = {};   ///< out, f16
+  uint16_t gain[kBlockTokens];        ///< out, f16
   uint32_t settled = 0;               ///< out: a bit a token; the others are for the row coder
 };
 

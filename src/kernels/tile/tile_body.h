@@ -76,6 +76,18 @@ struct Rows {
   alignas(64) float y[kMaxTileChannels * kWidth];
 };
 
+/// Sums over kChannels channels of a run, whose codes nobody wants: v * level = |v| * |level|.
+template <int kBits, int kChannels>
+VARVE_INLINE void SumQuad(const float* y, F32 inverse, Sums& sums) {
+#pragma GCC unroll 4
+  for (int k = 0; k < kChannels; ++k) {
+    const F32 v = Magnitude(LoadFloats(y + k * kWidth));
+    const F32 level = FindMagnitude<kBits>(v * inverse).level;
+    sums.levels = FusedAdd(level, level, sums.levels);  // exact
+    sums.cross = FusedAdd(v, level, sums.cross);
+  }
+}
+
 /// Channels i .. i + kChannels - 1 of a run, at most a quad, as dwords of their codes.
 template <int kBits, int kChannels>
 VARVE_INLINE I32 CodeQuad(const float* y, F32 inverse, Sums& sums) {
@@ -91,23 +103,29 @@ VARVE_INLINE I32 CodeQuad(const float* y, F32 inverse, Sums& sums) {
   return JoinBytes(codes);
 }
 
+template <int>
+struct Channels {};
+
 /// Codes a run of kWidth tokens.
 template <int kBits, bool kStore>
 void CodeRun(const Rows& rows, const TileRun& run, uint8_t* line, F32 inverse, Sums& total) {
   const float* y = rows.y + run.first_channel * kWidth;
   inverse = inverse * kNearestScale<kBits>;
   Sums sums;
-  const auto put = [&](I32 codes) __attribute__((always_inline)) {
+  const auto quad = [&]<int kChannels>(Channels<kChannels>) __attribute__((always_inline)) {
     if constexpr (kStore) {
+      const I32 codes = CodeQuad<kBits, kChannels>(y, inverse, sums);
       std::memcpy(line, &codes, sizeof codes);
       line += 2 * kLineBytes;
+    } else {
+      SumQuad<kBits, kChannels>(y, inverse, sums);
     }
   };
   int left = run.n_channels;
-  for (; left >= 4; left -= 4, y += 4 * kWidth) put(CodeQuad<kBits, 4>(y, inverse, sums));
-  if (left == 1) put(CodeQuad<kBits, 1>(y, inverse, sums));
-  if (left == 2) put(CodeQuad<kBits, 2>(y, inverse, sums));
-  if (left == 3) put(CodeQuad<kBits, 3>(y, inverse, sums));
+  for (; left >= 4; left -= 4, y += 4 * kWidth) quad(Channels<4>());
+  if (left == 1) quad(Channels<1>());
+  if (left == 2) quad(Channels<2>());
+  if (left == 3) quad(Channels<3>());
   total.cross += sums.cross * run.weight;
   total.levels += sums.levels * run.weight;
 }
