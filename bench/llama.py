@@ -1,4 +1,4 @@
-"""llama-bench at depths, and memory: stock caches and varve side by side, one run each in turn."""
+"""llama-bench at depths, and memory: stock caches and varve side by side, in turn."""
 
 import json
 import pathlib
@@ -29,29 +29,29 @@ def tokens_a_second(run, cache):
     return [(row["n_prompt"], row["n_gen"], row["n_depth"], row["samples_ts"]) for row in rows]
 
 
-def speeds(model_name, depths, caches=(*CACHES, VARVE_AVX2), threads=1, n_gen=16, repetitions=5, progress=print):
+def speeds(model_name, depths, caches=(*CACHES, VARVE_AVX2), threads=1, n_gen=16, repetitions=3, progress=print):
     """Rows {model, cache, test, depth, threads, tokens_per_second (the best), median}: decode at each depth, prefill of 512
-    and 1,024."""
-    rows = []
+    and 1,024. The caches that ratios are of come twice, far apart, so that a change in the machine's pace meets both."""
+    samples = {}
     model = llama_tools.MODELS[model_name]
-    for cache in caches:
+    for cache in [*caches, *FAST_CACHES]:
         own_depths = [d for d in depths if cache in FAST_CACHES or d <= SLOW_CACHE_DEPTH]
-        tests = [
-            (["-p", 0, "-n", n_gen, "-d", ",".join(map(str, own_depths))], repetitions),
-            (["-p", "512,1024", "-n", 0, "-d", 0], 3),
-        ]
-        for test, n_runs in tests:
+        for test in (
+            ["-p", 0, "-n", n_gen, "-d", ",".join(map(str, own_depths))],
+            ["-p", "512,1024", "-n", 0, "-d", 0],
+        ):
             progress(f"llama-bench {model_name} {cache.name} {' '.join(map(str, test))}")
             run = llama_tools.must_run(
-                "llama-bench", [*bench_args(model, threads, n_runs), *test], cache, timeout=3600
+                "llama-bench", [*bench_args(model, threads, repetitions), *test], cache, timeout=3600
             )
             for n_prompt, n_generated, depth, rates in tokens_a_second(run, cache):
                 name = f"pp{n_prompt}" if n_prompt else f"tg{n_generated}"
-                rows.append({
-                    "model": model_name, "cache": cache.name, "test": name, "depth": depth, "threads": threads,
-                    "tokens_per_second": max(rates), "median": statistics.median(rates),
-                })  # fmt: skip
-    return rows
+                samples.setdefault((cache.name, name, depth), []).extend(rates)
+    return [
+        {"model": model_name, "cache": cache, "test": name, "depth": depth, "threads": threads,
+         "tokens_per_second": max(rates), "median": statistics.median(rates)}
+        for (cache, name, depth), rates in samples.items()
+    ]  # fmt: skip
 
 
 def memory(model_name, lengths, threads, progress=print):
@@ -69,9 +69,8 @@ def memory(model_name, lengths, threads, progress=print):
             run = llama_tools.must_run("llama-bench", args, cache, timeout=3600)
             if cache is F16:
                 f16_kv_bytes = run.kv_bytes
-            f16_bytes = sum(c["f16_bytes"] for c in run.stats["caches"]) if cache.plugin else f16_kv_bytes
             rows.append({
                 "model": model_name, "cache": cache.name, "n_tokens": n_tokens, "kv_bytes": run.kv_bytes,
-                "peak_rss_bytes": run.peak_rss_bytes, "bits": 16 * run.kv_bytes / f16_bytes,
+                "peak_rss_bytes": run.peak_rss_bytes, "bits": run.bits or 16 * run.kv_bytes / f16_kv_bytes,
             })  # fmt: skip
     return rows

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """make bench: varve beside stock llama.cpp's caches, in one run.
 
-usage: bench/run.py [--parts kernels,prefill,llama,append,memory] [--full] [--write-docs]
+usage: bench/run.py [--parts kernels,prefill,llama,append,memory,quality] [--full] [--write-docs]
 Parts: one attention step (the kernels, beside ggml's own on f16, q8_0 and q4_0 in one process), prefill of 64 rows, llama-bench at
-depths, appending, memory. Writes build/bench/bench.json and the charts beside it; --write-docs puts tables and charts into
-docs/benchmarks.md. --full adds 16k and 64k tokens, depth 8,192, and Qwen2.5 at 16k. Ratios within a run are solid; times
-depend on what else the machine does, and the load average is kept with them.
+depths, appending, memory, quality. Writes build/bench/bench.json and the charts beside it; --write-docs puts tables and charts into
+docs/benchmarks.md and docs/quality.md. --full adds 16k and 64k tokens, depth 8,192, Qwen2.5 at 16k, and the quality of Qwen2.5 and
+Gemma 3. Ratios within a run are solid; times depend on what else the machine does, and the load average is kept with them.
 """
 
 import argparse
@@ -23,12 +23,13 @@ import chart
 import llama
 import llama_tools
 import machine
+import quality
 
 TREE = pathlib.Path(__file__).resolve().parent.parent
 OUT = TREE / "build" / "bench"
-DOC = TREE / "docs" / "benchmarks.md"
-CHART_DIR = TREE / "docs" / "charts"
-PARTS = ["kernels", "prefill", "llama", "append", "memory"]
+DOCS = TREE / "docs"
+CHART_DIR = DOCS / "charts"
+PARTS = ["kernels", "prefill", "llama", "append", "memory", "quality"]
 STOCK = ("f16", "q8_0", "q4_0")
 SHAPES = ["8,8,128", "32,8,128", "9,3,64", "14,2,64", "4,1,256"]
 
@@ -126,7 +127,7 @@ def bench_llama(full):
     depths = [0, 2048, 4096, 8192] if full else [0, 2048, 4096]
     rows = llama.speeds("smollm2", depths, progress=progress)
     if full:
-        rows += llama.speeds("qwen", [0, 4096, 16384], caches=llama.FAST_CACHES, progress=progress)
+        rows += llama.speeds("qwen", [0, 4096, 16384], caches=[], progress=progress)  # f16 and varve, once: it takes long
     return rows
 
 
@@ -196,9 +197,25 @@ def memory_table(rows):
     )  # fmt: skip
 
 
+def bench_quality(full):
+    return quality.rows(["smollm2", "qwen", "gemma"] if full else ["smollm2"], quality.CACHES, progress)
+
+
+def quality_table(rows):
+    def cells(r):
+        if "kld" not in r:
+            return ["0", f"{r['perplexity']:.2f}", "100 %"]
+        return [f"{r['kld']:.4f}", f"{r['perplexity']:.2f}", f"{r['same_top_percent']:.1f} %"]
+
+    out = [[r["model"], r["cache"], f"{r['bits']:.2f}".rstrip("0").rstrip("."), *cells(r)] for r in rows]
+    return markdown(["model", "cache", "bits", "KLD", "perplexity", "same top token"], out)
+
+
 TABLES = {
     "kernels": kernel_table, "prefill": kernel_table, "llama": llama_table, "append": append_table, "memory": memory_table,
+    "quality": quality_table,
 }  # fmt: skip
+PAGES = {"quality": "quality.md"}  # the others: benchmarks.md
 CHARTS = {"kernels": ("step", step_chart), "llama": ("depth", depth_chart)}
 
 
@@ -211,18 +228,20 @@ def machine_table(facts):
     return markdown(["machine", ""], [[key.replace("_", " "), text(value)] for key, value in facts.items()])
 
 
-def replace_section(page, name, body):
-    """Puts `body` between the page's marks of that name."""
+def replace_section(name, body):
+    """Puts `body` between the marks of that name on its page."""
+    path = DOCS / PAGES.get(name, "benchmarks.md")
+    page = path.read_text(encoding="utf-8")
     begin, end = f"<!-- bench {name} -->\n", f"\n<!-- end {name} -->"
     if begin not in page or end not in page:
-        sys.exit(f"bench: {DOC} has no section {name}")
+        sys.exit(f"bench: {path} has no section {name}")
     head, rest = page.split(begin, 1)
-    return head + begin + body + end + rest.split(end, 1)[1]
+    path.write_text(head + begin + body + end + rest.split(end, 1)[1], encoding="utf-8")
 
 
 def write_docs(result):
-    page = DOC.read_text(encoding="utf-8")
-    page = replace_section(page, "machine", machine_table(result["machine"]))
+    if any(part in result and part not in PAGES for part in PARTS):
+        replace_section("machine", machine_table(result["machine"]))
     for part in PARTS:
         if part in result:
             body = TABLES[part](result[part])
@@ -231,8 +250,7 @@ def write_docs(result):
                 CHART_DIR.mkdir(exist_ok=True)
                 shutil.copy(OUT / f"{name}.svg", CHART_DIR / f"{name}.svg")
                 body += f"\n\n![{part}](charts/{name}.svg)"
-            page = replace_section(page, part, body)
-    DOC.write_text(page, encoding="utf-8")
+            replace_section(part, body)
 
 
 def main():

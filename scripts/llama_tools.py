@@ -101,6 +101,11 @@ class Run:
         sizes = re.findall(r"KV buffer size =\s+([\d.]+) MiB", self.stderr)
         return int(sum(map(float, sizes)) * 2**20) if sizes else None
 
+    @property
+    def bits(self):
+        """Bits an element of what the plugin held; None for a stock cache."""
+        return 16 * self.kv_bytes / sum(c["f16_bytes"] for c in self.stats["caches"]) if self.stats else None
+
 
 def run_tool(tool, args, cache=F16, timeout=900, env=None, cwd=None):
     """Runs bin/<tool> with the cache's own arguments appended, and measures it."""
@@ -160,21 +165,23 @@ class Perplexity:
 
     def __enter__(self):
         pattern = {"perplexity": r"Final estimate: PPL = ([\d.]+)"}
-        self.reference_perplexity = self._figures(["--save-all-logits", self.logits], F16, pattern)["perplexity"]
+        _, figures = self._figures(["--save-all-logits", self.logits], F16, pattern)
+        self.reference_perplexity = figures["perplexity"]
         return self
 
     def __exit__(self, *exc):
         self.scratch.cleanup()
 
     def measure(self, cache):
-        """{perplexity, kld, kld_p99, same_top_percent, kv_bytes}"""
+        """{perplexity, kld, kld_p99, same_top_percent, bits}; bits as Run.bits."""
         patterns = {
             "perplexity": r"Mean PPL\(Q\)\s*:\s*([\d.einf+-]+)",
             "kld": r"Mean\s+KLD:\s*(-?[\d.einf+-]+)",
             "kld_p99": r"99\.0%\s+KLD:\s*(-?[\d.einf+-]+)",
             "same_top_percent": r"Same top p:\s*([\d.]+)",
         }
-        return self._figures(["--kl-divergence", "--kl-divergence-base", self.logits], cache, patterns)
+        run, figures = self._figures(["--kl-divergence", "--kl-divergence-base", self.logits], cache, patterns)
+        return figures | {"bits": run.bits}
 
     def _figures(self, args, cache, patterns):
         # Why again: llama.cpp prints from a thread of its own, and its programs may end before that has printed the last lines.
@@ -183,7 +190,7 @@ class Perplexity:
             figures = {key: run.number(pattern) for key, pattern in patterns.items()}
             missing = [key for key, value in figures.items() if value is None]
             if not missing:
-                return figures
+                return run, figures
         raise ToolError(f"llama-perplexity ({cache.name}) printed no {', '.join(missing)}:\n{run.stderr[-1000:]}")
 
 
