@@ -10,6 +10,10 @@ namespace {
 
 constexpr int kMaxTileBlocks = 8;
 
+// A result without blocks stands at 2^0, if the first of them lie no further below. All but unusual
+// logits then meet the same power of two from the first block to the last merge.
+constexpr int kMaxFirstDrop = 40;
+
 // Logits and weights of this many items leave room for codes in L1.
 constexpr int kMaxTileItems = 128;
 
@@ -74,7 +78,13 @@ class Task {
     softmax_.base = scratch.bases;
     softmax_.share = scratch.shares;
     softmax_.factor = scratch.factors;
-    SetBases();
+    fresh_ = std::all_of(result.exponent, result.exponent + n_items_,
+                         [](int32_t exponent) { return exponent == kNoExponent; });
+    if (fresh_) {
+      std::fill_n(scratch.bases, Size(scratch.n_tile_blocks, n_items_), 0);
+    } else {
+      SetBases();
+    }
     // The kernel carries octaves; a soft-capped logit comes in units of the cap.
     softmax_.cap = problem_.logit_softcap * 1.4426950408889634f;
   }
@@ -274,6 +284,7 @@ class Task {
       }
     }
     kernels_.softmax(softmax_);
+    if (fresh_) Begin();
     for (int tile_index = 0; tile_index < n_tile_; ++tile_index) {
       const int first = ItemAt(tile_index, 0, 0);
       const BlockWeights weights = {scratch_.exponents + first, scratch_.sums + first,
@@ -286,6 +297,14 @@ class Task {
       if (problem_.value_skip_share > 0) result_.PassOver(problem_.value_skip_share, weights);
     }
     if (!softmax_.near) SetBases();
+  }
+
+  /// The first weights of a result: it takes its place at 2^0, or where they are.
+  void Begin() {
+    fresh_ = false;
+    const int32_t* e = scratch_.exponents;
+    softmax_.near = softmax_.near && *std::min_element(e, e + softmax_.n_items) >= -kMaxFirstDrop;
+    if (softmax_.near) std::fill_n(result_.exponent, n_items_, 0);
   }
 
   /// Adds a block's weights where exponents lie far apart: earlier blocks of the tile have yet to
@@ -483,7 +502,8 @@ class Task {
   const PartialResult& result_;
   int n_queries_;
   int n_batches_;
-  bool unpacks_;  ///< a block, once for all queries of a head
+  bool unpacks_;        ///< a block, once for all queries of a head
+  bool fresh_ = false;  ///< nothing is in the result yet
   int n_items_;
   MaskReader mask_;
   int n_tile_ = 0;

@@ -323,5 +323,31 @@ TEST(Attend, LargeLogitsOfEitherSign) {
   }
 }
 
+// A result begins at 2^0 if its first logits are usual ones: here they lie far off, and later ones
+// elsewhere.
+TEST(Attend, LogitsFarFromZeroAndFromEachOther) {
+  for (const int n_rows : {1, 20}) {
+    for (const float first : {-4000.0f, -100.0f, -40.0f, -27.0f, 0.0f, 40.0f, 100.0f, 4000.0f}) {
+      for (const float later : {-4000.0f, -50.0f, 0.0f, 50.0f, 4000.0f}) {
+        TestShape shape;
+        shape.n_rows = n_rows;
+        shape.masked_part = 0;
+        shape.tiers = Ladder(30, 8, 4);
+        TestProblem test(shape);
+        const AttendProblem& problem = test.problem();
+        auto* mask = const_cast<uint16_t*>(problem.mask);
+        for (int row = 0; row < n_rows; ++row) {
+          for (int cell = 0; cell < problem.n_cells; ++cell) {
+            uint16_t& bias = mask[row * problem.mask_row_stride + cell];
+            if (bias != 0xfc00) bias = F32ToF16(cell < 10 * kBlockTokens ? first : later);
+          }
+        }
+        EXPECT_LT(TestProblem::RelativeError(test.Run(1), test.Expected()), kMaxRelativeError)
+            << n_rows << " rows, " << first << ", then " << later;
+      }
+    }
+  }
+}
+
 }  // namespace
 }  // namespace varve

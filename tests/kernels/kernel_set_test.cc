@@ -134,9 +134,10 @@ TEST_P(Kernels, QkEqualsTheSumOverItsLevelsToTheBit) {
                     q[static_cast<size_t>(i) * channels + channel];
               }
             }
-            const float expected = (static_cast<float>(sums[0]) * queries.wide_scale[i] +
-                                    static_cast<float>(sums[1]) * queries.narrow_scale[i]) *
-                                   F16ToF32(gains[static_cast<size_t>(t)]);
+            const float wide_part = static_cast<float>(sums[0]) * queries.wide_scale[i];
+            const float expected =
+                std::fma(static_cast<float>(sums[1]), queries.narrow_scale[i], wide_part) *
+                F16ToF32(gains[static_cast<size_t>(t)]);
             ASSERT_EQ(logits[static_cast<size_t>(i * kTokens + t)], expected)
                 << c.bits.size() << " runs, query " << i << " of " << n << ", token " << t
                 << (extreme ? ", extreme" : "");

@@ -6,8 +6,8 @@
 //
 // The query was multiplied by the channels' scales and rounded to integers beforehand
 // (PrepareQuery): 16 bits in the wide runs, 8 in the narrow ones, which come last and hold little
-// of the logit. Sums are exact integers, so all ISAs agree to the bit. Included by the kernel files
-// of this family and by cache/attend.
+// of the logit. Sums are exact integers, and the narrow part is added in one rounding (fma), so all
+// ISAs agree to the bit. Included by the kernel files of this family and by cache/attend.
 #ifndef VARVE_KERNELS_QK_QK_H_
 #define VARVE_KERNELS_QK_QK_H_
 

@@ -138,10 +138,10 @@ __attribute__((noinline)) void Block(const QkArgs& args, int head, int first, Ah
         _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(gains + 2 * token)));
 #pragma GCC unroll 4
     for (int n = 0; n < N; ++n) {
-      const __m256 part = _mm256_mul_ps(_mm256_cvtepi32_ps(narrow.acc[n][p]),
-                                        _mm256_set1_ps(queries.narrow_scale[first + n]));
-      _mm256_storeu_ps(logits + 32 * n + token,
-                       _mm256_mul_ps(_mm256_add_ps(logit[n][p], part), gain));
+      const __m256 both =
+          _mm256_fmadd_ps(_mm256_cvtepi32_ps(narrow.acc[n][p]),
+                          _mm256_set1_ps(queries.narrow_scale[first + n]), logit[n][p]);
+      _mm256_storeu_ps(logits + 32 * n + token, _mm256_mul_ps(both, gain));
     }
   }
 }

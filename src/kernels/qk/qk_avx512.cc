@@ -224,9 +224,9 @@ VARVE_INLINE void Tokens(const QkArgs& args, int head, Prefetch& prefetch) {
     const __m512 scale = _mm512_set1_ps(queries.narrow_scale[n]);
 #pragma GCC unroll 2
     for (int half = 0; half < kHalves; ++half) {
-      const __m512 part = _mm512_mul_ps(_mm512_cvtepi32_ps(narrow.Total(n, 0, half)), scale);
-      _mm512_storeu_ps(logits + 32 * n + 16 * half,
-                       _mm512_mul_ps(_mm512_add_ps(logit[n][half], part), gain[half]));
+      const __m512 both =
+          _mm512_fmadd_ps(_mm512_cvtepi32_ps(narrow.Total(n, 0, half)), scale, logit[n][half]);
+      _mm512_storeu_ps(logits + 32 * n + 16 * half, _mm512_mul_ps(both, gain[half]));
     }
   }
 }

@@ -1,5 +1,6 @@
 // Portable qk: the definition, one code at a time. Operand order: the integer queries as they come,
 // [n][4 * n_quads].
+#include <cmath>
 #include <cstring>
 
 #include "base/f16.h"
@@ -44,8 +45,9 @@ void Head(const QkRuns& runs, const QkQueries& queries, const uint8_t* codes, co
     const float gain = F16ToF32(reinterpret_cast<const uint16_t*>(gains)[token]);
     for (int n = 0; n < queries.n; ++n) {
       const float wide_part = static_cast<float>(wide[n]) * queries.wide_scale[n];
-      const float narrow_part = static_cast<float>(narrow[n]) * queries.narrow_scale[n];
-      logits[n * kBlockTokens + token] = (wide_part + narrow_part) * gain;
+      const float both =
+          std::fma(static_cast<float>(narrow[n]), queries.narrow_scale[n], wide_part);
+      logits[n * kBlockTokens + token] = both * gain;
     }
   }
 }
