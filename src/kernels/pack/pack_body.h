@@ -96,7 +96,7 @@ void PackCode(PackCodeArgs& args) {
         run.n_channels, [&](int i, int left, int p) __attribute__((always_inline)) {
           const F32 v = LoadRow(args.y + run.first_channel + i, left);
           sum[p] += v * v;
-          peak[p] = Max((F32)((I32)v & 0x7fffffff), peak[p]);
+          peak[p] = Max(Magnitude(v), peak[p]);
         });
     energy += FoldLanes(sum) * run.weight;
   }
