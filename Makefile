@@ -10,7 +10,7 @@ RELEASE := build/release
 help:
 	@echo 'make build        programs in $(RELEASE)/bin, libraries in $(RELEASE)/lib (gets and builds stock llama.cpp once)'
 	@echo 'make demo         a real model answers from a long text: stock f16, stock q4_0 and varve, side by side'
-	@echo 'make test         all tests: release, asan-ubsan, formatting, README examples, the plugin with SmolLM2'
+	@echo 'make test         all tests: release, asan-ubsan, formatting, clang-tidy, README examples, the plugin with SmolLM2'
 	@echo 'make test-models  the slow tests with Gemma 3 and Qwen2.5 too'
 	@echo 'make bench        kernels, llama-bench at depths, append, memory and quality beside stock; JSON and chart in build/bench'
 	@echo 'make fuzz         libFuzzer, FUZZ_SECONDS (default 60) for each target'

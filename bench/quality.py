@@ -9,12 +9,12 @@ from llama_tools import Cache
 
 N_CTX = 1024
 N_CHUNKS = 2
-STOCK_BITS = {"f16": 16, "q8_0": 8.5, "q4_0": 4.5}
+STOCK_BITS = {"q8_0": 8.5, "q4_0": 4.5}
 
 
-def ours(label, recent=64, mid=256, **kwargs):
+def ours(label, mid=256, **kwargs):
     """The text is short beside the default tiers, so these are shorter too."""
-    settings = kwargs.pop("settings", f"age_recent_boundary={recent},age_mid_boundary={mid}")
+    settings = kwargs.pop("settings", f"age_recent_boundary=64,age_mid_boundary={mid}")
     return Cache(plugin=True, label=f"varve, {label}", settings=settings, **kwargs)
 
 

@@ -97,9 +97,8 @@ class TokenTasks {
     range.first_block = chunk * whole_.end_block / n_chunks_;
     range.end_block = (chunk + 1) * whole_.end_block / n_chunks_;
     range.exact_rows = chunk == 0;
-    const PartialResult& result = results_[static_cast<size_t>(chunk)];
-    result.Clear();
-    RunTask(plan_, range, queries_, scratch_[static_cast<size_t>(thread)], result);
+    RunTask(plan_, range, queries_, scratch_[static_cast<size_t>(thread)],
+            results_[static_cast<size_t>(chunk)]);
   }
 
   /// Merges a finished chunk into the tree of chunks: at stride s those from first to first + s - 1
@@ -187,7 +186,6 @@ class RowTasks {
     for (size_t view = 0; view < plan_.views.size(); ++view) {
       PrepareHead(plan_, range, static_cast<int>(view), 0, worker.prepare, worker.queries);
     }
-    worker.result.Clear();
     RunTask(plan_, range, worker.queries, worker.scratch, worker.result);
     for (int query = 0; query < worker.queries.n_queries; ++query)
       WriteOutput(plan_, range, worker.result, 0, query);

@@ -10,12 +10,12 @@ namespace {
 
 constexpr int kMaxTileBlocks = 8;
 
+// Logits and weights of this many items leave room for codes in L1.
+constexpr int kMaxTileItems = 128;
+
 // A result without blocks stands at 2^0, if the first of them lie no further below. All but unusual
 // logits then meet the same power of two from the first block to the last merge.
 constexpr int kMaxFirstDrop = 40;
-
-// Logits and weights of this many items leave room for codes in L1.
-constexpr int kMaxTileItems = 128;
 
 /// The number of blocks whose items fill softmax's groups best.
 int TileBlocks(int n_items) {
@@ -78,13 +78,8 @@ class Task {
     softmax_.base = scratch.bases;
     softmax_.share = scratch.shares;
     softmax_.factor = scratch.factors;
-    fresh_ = std::all_of(result.exponent, result.exponent + n_items_,
-                         [](int32_t exponent) { return exponent == kNoExponent; });
-    if (fresh_) {
-      std::fill_n(scratch.bases, Size(scratch.n_tile_blocks, n_items_), 0);
-    } else {
-      SetBases();
-    }
+    result.Clear();
+    std::fill_n(scratch.bases, Size(scratch.n_tile_blocks, n_items_), 0);
     // The kernel carries octaves; a soft-capped logit comes in units of the cap.
     softmax_.cap = problem_.logit_softcap * 1.4426950408889634f;
   }
@@ -502,8 +497,8 @@ class Task {
   const PartialResult& result_;
   int n_queries_;
   int n_batches_;
-  bool unpacks_;        ///< a block, once for all queries of a head
-  bool fresh_ = false;  ///< nothing is in the result yet
+  bool unpacks_;       ///< a block, once for all queries of a head
+  bool fresh_ = true;  ///< nothing is in the result yet
   int n_items_;
   MaskReader mask_;
   int n_tile_ = 0;

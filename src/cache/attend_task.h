@@ -37,7 +37,7 @@ struct TaskScratch {
   void Take(const AttendPlan& plan, int kv_heads, int rows, Bump& memory);
 };
 
-/// Adds the range's exact rows and blocks to `result`.
+/// The range's exact rows and blocks, into `result`, whatever it held.
 void RunTask(const AttendPlan& plan, const TaskRange& range, const PreparedQueries& queries,
              const TaskScratch& scratch, const PartialResult& result);
 

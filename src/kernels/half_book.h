@@ -12,13 +12,13 @@ namespace {
 
 struct HalfBook {
   alignas(64) float level[32];
-  alignas(
-      64) float threshold[32];  ///< entry i, in bins: between levels i - 1 and i; 0: never reached
+  alignas(64) float threshold[32];  ///< entry i, in bins: between levels i - 1 and i; 0: none
   /// Binary search: the decision after p = the upper bits of the index so far, which leaves `step`
   /// bits to find.
   alignas(64) float decision[5][16];
-  /// Magnitudes cut into bins of bin_width, at most one threshold in each. The last bin has no end.
-  /// A width is a power of two, so that a magnitude in bins compares as it does in levels.
+  /// Magnitudes cut into bins of bin_width, at most one threshold in each and none near an edge (6
+  /// bits: edges may be thresholds). The last bin has no end. A width is a power of two, so that a
+  /// magnitude in bins compares as it does in levels.
   float bin_width;
   alignas(64) float bin_threshold[16];
   alignas(64) float bin_level[32];    ///< below a bin's threshold, then from it on
@@ -65,6 +65,9 @@ consteval bool HasGoodBins(int bits, int n_bins) {
   int last_bin = -1;
   for (int i = 1; i < 1 << (bits - 1); ++i) {
     const int bin = static_cast<int>(book.threshold[i]);
+    const float inside = (book.threshold[i] - static_cast<float>(bin)) * book.bin_width;
+    const bool at_edge = inside == 0 && bits == 6;
+    if (!at_edge && (inside < 0.25f || inside > book.bin_width - 0.25f)) return false;
     if (bin <= last_bin || bin >= n_bins) return false;
     last_bin = bin;
   }

@@ -30,7 +30,7 @@ TEST(ParallelFor, RunsEachTaskOnceOnThreadsInRange) {
 
 TEST(ParallelStages, AStageBeginsWhenTheOneBeforeIsDone) {
   for (const int n_threads : {1, 2, 3, 8}) {
-    for (int round = 0; round < 5; ++round) {
+    for (int round = 0; round < 50; ++round) {
       std::atomic<int> first{0};
       std::atomic<int> second{0};
       std::atomic<bool> in_order{true};

@@ -112,6 +112,7 @@ TEST(CellsEstimate, FollowsBatchesAndCellsThatAreWrittenOver) {
   shape.n_kv_heads = 2;
   shape.head_dim_k = shape.head_dim_v = 64;
   const int64_t many = int64_t{40} * shape.n_cells;
+  const int64_t very_many = int64_t{5000} * shape.n_cells;
   for (const char* settings : {"method=age_tiered", "method=uniform,uniform_bits=4",
                                "method=age_tiered,age_recent_boundary=64,age_mid_boundary=256"}) {
     for (const int batch : {1, 32, 100, 256}) {
@@ -123,6 +124,14 @@ TEST(CellsEstimate, FollowsBatchesAndCellsThatAreWrittenOver) {
                      std::to_string(work.n_tokens) + " decoded " + std::to_string(work.n_decoded));
         ExpectClose(settings, shape, work);
       }
+      const auto bytes = [&](int64_t n_tokens) {
+        const auto estimate = EstimateCellBytes(SettingsOf(settings), shape, {n_tokens, batch});
+        EXPECT_TRUE(estimate.ok());
+        return estimate.ok() ? static_cast<double>(estimate.value()) : 0.0;
+      };
+      // Rounds over the same cells in the same calls: a page more or less.
+      EXPECT_NEAR(bytes(very_many), bytes(25 * int64_t{shape.n_cells}), 2.0 * 4096)
+          << settings << " batch " << batch;
     }
   }
 }
